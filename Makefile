@@ -1,0 +1,44 @@
+# Everything starts here: `make demo` and `make test` need nothing but Python 3.11+ and pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+# More threads than free cores make OpenMP spin: one per process, two processes.
+ONE_THREAD := OMP_NUM_THREADS=1
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with the pinned versions (skipped when nothing changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.12")'
+	@echo "Setting up $(VENV): the first time this downloads PyTorch and takes a few minutes ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Show the clients of PubMed (of the built-in `banks` where PubMed cannot be had)
+	@$(BIN)/fedspray inspect --dataset pubmed --partitioner louvain || { \
+	  echo "PubMed cannot be had here (see above), so this shows the built-in data set 'banks' instead." && \
+	  $(BIN)/fedspray inspect --dataset banks; }
+
+test: $(STAMP) ## Run the fast tests
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+test-slow: $(STAMP) ## Run the slow tests, one at a time because some measure time and memory
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow
+
+check: $(STAMP) ## Lint, format check, types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+clean: ## Remove the environment and every cache
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

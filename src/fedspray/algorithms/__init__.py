@@ -1,0 +1,18 @@
+"""Algorithms: one file each; `make` builds one by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedspray import plugins
+from fedspray.algorithms.base import Algorithm
+
+
+def find(name: str) -> type[Algorithm[Any, Any]]:
+    """The class of the algorithm called ``name``, or ``package.module:Class``."""
+    return plugins.load_class(__name__, "algorithm", name, Algorithm)
+
+
+def names() -> list[str]:
+    """The built-in algorithms."""
+    return plugins.names(__name__)

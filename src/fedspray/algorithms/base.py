@@ -1,0 +1,106 @@
+"""The contract of an algorithm: a frozen dataclass of hyper-parameters and six methods that change nothing.
+
+`ClientState` never leaves its client and holds everything that must survive a round. `ServerState` is
+what the server remembers. A `Message` is the only thing that crosses. What is in none of the three
+does not exist, so a checkpoint is these trees and resuming is exact.
+
+Methods are written over a leading client axis: K clients in one process, or one client (K = 1) on a
+machine of its own, run the same text.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from torch import Tensor
+from torch.nn import functional
+
+from fedspray.backbones.base import Backbone, setting
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn import ops
+from fedspray.nn.optim import Adam, AdamState
+from fedspray.nn.tree import Message, Params
+
+ServerT = TypeVar("ServerT")
+ClientT = TypeVar("ClientT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC, Generic[ServerT, ClientT]):
+    """Base of all algorithms. Fields are hyper-parameters only."""
+
+    summary: ClassVar[str]
+    """One line for lists."""
+    citation: ClassVar[str]
+    uplink: ClassVar[Mapping[str, str]]
+    """What travels from client to server: key (or ``prefix.*``) → meaning."""
+    downlink: ClassVar[Mapping[str, str]]
+    """What travels from server to client."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named sets of settings."""
+    shares_gnn: ClassVar[bool] = True
+    """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
+
+    backbone: Backbone = field(metadata={"description": "the GNN"})
+    local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
+    reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")
+
+    def __post_init__(self) -> None:
+        if self.local_epochs < 1:
+            raise InputError(f"local_epochs is {self.local_epochs}, but must be at least 1")
+
+    @abstractmethod
+    def init_server(self, task: Task, seed: int) -> ServerT:
+        """The server's state before the first round."""
+
+    @abstractmethod
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientT:
+        """The clients' states before the first round."""
+
+    @abstractmethod
+    def broadcast(self, server: ServerT, client_ids: Sequence[int]) -> Message:
+        """What the server sends to these clients; every tensor is [len(client_ids), …]."""
+
+    @abstractmethod
+    def client_update(self, client: ClientT, message: Message, batch: GraphBatch, seed: int) -> tuple[ClientT, Message]:
+        """One round of local training; ``seed`` is this round's. Returns the new states and the uplink."""
+
+    @abstractmethod
+    def server_update(self, server: ServerT, message: Message, client_ids: Sequence[int]) -> ServerT:
+        """Takes in the uplink of these clients."""
+
+    @abstractmethod
+    def predict(self, client: ClientT, message: Message, batch: GraphBatch) -> Tensor:
+        """Logits [N, C] of the clients' models, given what the server sent last."""
+
+    # ---- shared steps -------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        params: Params,
+        optimizer: AdamState,
+        batch: GraphBatch,
+        seed: int,
+        loss: Callable[[Tensor], Tensor],
+    ) -> tuple[Params, AdamState]:
+        """Trains the backbone for `local_epochs` steps on ``loss`` (logits [N, C] → one number per client)."""
+        steps = self.start_optimizer(params, optimizer, self.backbone.lr, self.backbone.weight_decay)
+        for epoch in range(self.local_epochs):
+            steps.step(loss(self.backbone.train_logits(steps.params, batch, seed, epoch)))
+        return steps.result()
+
+    def start_optimizer(self, params: Params, state: AdamState, lr: float, weight_decay: float = 0.0) -> Adam:
+        """Adam for one round, from its kept moments or, with `reset_optimizer`, from none."""
+        memory = AdamState.zeros(params, len(state.step)) if self.reset_optimizer else state
+        return Adam(params, memory, lr=lr, weight_decay=weight_decay)
+
+
+def supervised_loss(logits: Tensor, batch: GraphBatch) -> Tensor:
+    """Mean cross-entropy over each client's training nodes: logits [N, C] → [K]."""
+    losses = functional.cross_entropy(logits[batch.train], batch.train_labels, reduction="none")
+    return ops.client_mean(losses, batch.train_rows)

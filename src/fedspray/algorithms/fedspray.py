@@ -1,0 +1,345 @@
+"""FedSpray (Fu et al., "Federated graph learning with structure proxy alignment", KDD 2024).
+
+Every client trains a personal GNN θ. Shared are only a light feature-structure encoder
+ω = {embedding g_e, fusion head g_p, feature head g_q} and one vector per class, the structure proxies S:
+
+    e_i = relu(g_e(x_i))                   feature embedding
+    q_i = softmax(g_q(e_i))                feature-only soft label
+    s_i = S[y_i] for training nodes, else q_i S
+    p_i = softmax(g_p(combine(e_i, s_i)))  soft target, free of the client's own neighbourhoods
+
+    Phase 1 (θ):          L_G = CE(y, ŷ) + λ1 · mean KL(p ‖ ŷ)
+    Phase 2 (ω, s_i):     L_F = CE(y, q) + λ2 · mean KL(ŷ ‖ p)     training nodes only
+
+    server:  ω = Σ_k n_k ω_k / Σ n        S[j] = Σ_k a_jk S_k[j] / Σ_k a_jk,   a_jk = share of class j in client k
+
+Travels down: ω, S. Travels up: ω, the client's class means of s_i, n_k and a_jk. The GNN, the node proxies
+and all moments stay. Where the paper and the released code differ, both values are settings (`presets`);
+docs/algorithms/fedspray.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.backbones.base import setting
+from fedspray.data.batch import GraphBatch, NodeRows
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn import init, ops
+from fedspray.nn.memory import remember
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+BLENDS = tuple(i / 20 for i in range(13))
+"""The weights of the feature head that ``blend = "auto"`` chooses among: 0, 0.05 … 0.6."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What is shared."""
+
+    encoder: Params
+    class_proxies: Tensor
+    """[C, D]."""
+    blend_score: Tensor
+    """[len(BLENDS)]: running validation score of each blend; empty unless ``blend = "auto"``."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What stays at the client."""
+
+    gnn: Params
+    gnn_optimizer: AdamState = training_only()
+    encoder_optimizer: AdamState = training_only()
+    node_proxies: Tensor = training_only(per_train_node=True)
+    """[n_train, D]: one free vector for each training node."""
+    proxy_optimizer: AdamState = training_only(per_train_node=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSpray(Algorithm[ServerState, ClientState]):
+    """Personal GNNs that learn from a shared feature-structure encoder with aligned class proxies."""
+
+    summary: ClassVar[str] = "personal GNNs, distilled from a shared encoder with aligned structure proxies"
+    citation: ClassVar[str] = "Fu et al., KDD 2024"
+    shares_gnn: ClassVar[bool] = False
+    uplink: ClassVar[dict[str, str]] = {
+        "encoder.*": "the feature-structure encoder after local training",
+        "class_proxies": "mean of the node proxies of each class",
+        "class_ratios": "share of each class among the training nodes",
+        "num_train": "number of training nodes",
+        "blend_counts": "only with blend=auto: correct validation predictions for each blend",
+    }
+    downlink: ClassVar[dict[str, str]] = {
+        "encoder.*": "the averaged encoder",
+        "class_proxies": "the aligned class proxies",
+        "blend": "only with blend=auto: weight of the feature head in predictions",
+    }
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "distill_weight": 5.0,
+            "confidence": 0.0,
+            "node_proxy_start": "class",
+            "rounds": 300,
+        },
+        "released": {
+            "distill_weight": 1.0,
+            "confidence": 0.7,
+            "node_proxy_start": "kept",
+            "projector_start": "fusion",
+            "encoder_init": "uniform-out",
+            "gnn_start": "own",
+            "init": "uniform01",
+            "rounds": 500,
+        },
+    }
+
+    proxy_dim: int = setting(64, "width of embeddings and structure proxies (D)")
+    distill_weight: float = setting(1.0, "weight of the distillation loss of the GNN (λ1); 0 is Local exactly")
+    encoder_distill_weight: float = setting(1.0, "weight of the distillation loss of the encoder (λ2)")
+    confidence: float = setting(0.7, "unlabelled nodes are distilled only if max q_i exceeds this (τ)")
+    encoder_lr: float = setting(0.003, "Adam's step size for the encoder")
+    encoder_weight_decay: float = setting(0.0, "L2 penalty on the encoder's weights")
+    proxy_lr: float = setting(0.02, "Adam's step size for the node proxies")
+    combine: str = setting("add", "how embedding and proxy meet: add or concat")
+    node_proxy_start: str = setting(
+        "class", "node proxies begin each round at their class proxy (class), or are kept for ever (kept)"
+    )
+    proxy_moments: str = setting("keep", "Adam's moments of the node proxies across rounds: keep or reset")
+    class_proxy_start: float = setting(0.01, "class proxy c starts at this times c, in every coordinate")
+    projector_start: str = setting(
+        "own", "feature head at the start of Phase 2: its own average (own) or the fusion head's (fusion)"
+    )
+    encoder_init: str = setting("glorot", f"initial encoder weights: {', '.join(init.INITIALISATIONS)}")
+    gnn_start: str = setting("common", "initial GNN weights: common to all clients, or own (a draw for each)")
+    weighting: str = setting("train", "the encoder's averaging weights n_k: train or all nodes")
+    use_proxies: bool = setting(True, "False: all class and node proxies are 0 and untrained (the ablation)")
+    proxy_noise: float = setting(0.0, "standard deviation of Gaussian noise on the uploaded proxies (σ)")
+    blend: float | str = setting(
+        0.0, "weight of the feature head in predictions: 0 (the paper), a number, or auto (by validation)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choices = {
+            "combine": ("add", "concat"),
+            "node_proxy_start": ("class", "kept"),
+            "proxy_moments": ("keep", "reset"),
+            "projector_start": ("own", "fusion"),
+            "encoder_init": init.INITIALISATIONS,
+            "gnn_start": ("common", "own"),
+            "weighting": ("train", "all"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(allowed)}")
+        if self.combine == "concat" and self.projector_start == "fusion":
+            raise InputError("projector_start is 'fusion', but with combine=concat the two heads differ in size")
+        if self.blend != "auto" and (isinstance(self.blend, str) or not 0 <= self.blend <= 1):
+            raise InputError(f"blend is {self.blend!r}, but must be between 0 and 1, or auto")
+
+    # ---- server -----------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """A drawn encoder; class proxies that only differ in size, so that classes start distinguishable."""
+        fusion_width = self.proxy_dim * (2 if self.combine == "concat" else 1)
+        layers = {
+            "embedding": (task.num_features, self.proxy_dim),
+            "fusion_head": (fusion_width, task.num_classes),
+            "feature_head": (self.proxy_dim, task.num_classes),
+        }
+        generator = torch_generator(seed, "encoder")
+        encoder: Params = {}
+        for name, (fan_in, fan_out) in layers.items():
+            encoder[f"{name}.weight"] = init.draw_weight(self.encoder_init, fan_in, fan_out, generator)
+            encoder[f"{name}.bias"] = init.draw_bias(self.encoder_init, fan_out, generator)
+        ramp = self.class_proxy_start * self.use_proxies * torch.arange(task.num_classes, dtype=torch.float32)
+        scores = torch.zeros(len(BLENDS) if self.blend == "auto" else 0)
+        return ServerState(encoder, ramp[:, None].repeat(1, self.proxy_dim), scores)
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """Encoder and class proxies for everyone."""
+        shared = {**prefixed("encoder", server.encoder), "class_proxies": server.class_proxies}
+        if self.blend == "auto":
+            shared["blend"] = torch.tensor(BLENDS)[server.blend_score.argmax()].to(server.class_proxies.dtype)
+        return expand(shared, len(client_ids))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """Averages encoders by n_k and aligns class proxies by class ratios."""
+        weights, ratios = message["num_train"], message["class_ratios"]  # [K], [K, C]
+        if not weights.any():
+            return server
+        encoder = {name: ops.weighted_mean(v, weights) for name, v in part_of(message, "encoder").items()}
+        total = ratios.sum(dim=0)[:, None]  # [C, 1]
+        aligned = torch.einsum("kc,kcd->cd", ratios, message["class_proxies"])
+        # A class that no client holds keeps its proxy: never 0/0.
+        proxies = torch.where(total > 0, aligned / total.clamp(min=1e-12), server.class_proxies)
+        score = server.blend_score
+        if self.blend == "auto":
+            score = 0.9 * score + message["blend_counts"].sum(dim=0).to(score.dtype)
+        return ServerState(encoder, proxies, score)
+
+    # ---- client -----------------------------------------------------------------------------------
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """A personal GNN, and optimizers without memory."""
+        gnn = self.backbone.init_params(task, batch, seed, common=self.gnn_start == "common")
+        encoder = expand(self.init_server(task, seed).encoder, batch.num_clients)
+        encoder = {name: value.to(batch.dtype) for name, value in encoder.items()}
+        proxies = torch.full((len(batch.train), self.proxy_dim), 0.1 * self.use_proxies, dtype=batch.dtype)
+        return ClientState(
+            gnn=gnn,
+            gnn_optimizer=AdamState.zeros(gnn, batch.num_clients),
+            encoder_optimizer=AdamState.zeros(encoder, batch.num_clients),
+            node_proxies=proxies,
+            proxy_optimizer=AdamState.zeros({"node": proxies}, batch.num_clients),
+        )
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """Phase 1 trains the GNN, Phase 2 the encoder and the node proxies."""
+        proxies = client.node_proxies
+        if self.node_proxy_start == "class":
+            proxies = message["class_proxies"][batch.train_rows.client_of, batch.train_labels]
+        gnn, gnn_optimizer = self._train_gnn(client, message, proxies, batch, seed)
+        encoder, encoder_optimizer, proxies, proxy_optimizer = self._train_encoder(
+            client, message, proxies, self.backbone.logits(gnn, batch), batch
+        )
+        uplink = prefixed("encoder", encoder)
+        uplink |= self._describe_classes(proxies, message["class_proxies"], batch, seed)
+        uplink["num_train"] = (
+            batch.num_train if self.weighting == "train" else batch.rows.counts * batch.num_train.sign()
+        )
+        if self.blend == "auto":
+            uplink["blend_counts"] = self._score_blends(client, message, batch)
+        return ClientState(gnn, gnn_optimizer, encoder_optimizer, proxies, proxy_optimizer), uplink
+
+    def _train_gnn(
+        self, client: ClientState, message: Message, proxies: Tensor, batch: GraphBatch, seed: int
+    ) -> tuple[Params, AdamState]:
+        """Phase 1: L_G, with ω and S frozen."""
+        if self.distill_weight == 0:
+            return self.fit(
+                client.gnn, client.gnn_optimizer, batch, seed, lambda logits: supervised_loss(logits, batch)
+            )
+        targets = self._soft_targets(message, proxies, batch)
+
+        def loss(logits: Tensor) -> Tensor:
+            distance = (targets * logits.log_softmax(dim=1)).sum(dim=1).neg()
+            return supervised_loss(logits, batch) + self.distill_weight * ops.client_sum(distance, batch.rows)
+
+        return self.fit(client.gnn, client.gnn_optimizer, batch, seed, loss)
+
+    def _soft_targets(self, message: Message, proxies: Tensor, batch: GraphBatch) -> Tensor:
+        """p_i / n for the n nodes of a client that take part in the distillation, 0 for the others: [N, C].
+
+        KL(p ‖ ŷ) and -Σ p log ŷ differ by the entropy of p, which is constant here.
+        """
+        with torch.no_grad():
+            encoder = part_of(message, "encoder")
+            embedding = self._embed(message, batch)
+            labels = _head(encoder, "feature_head", embedding, batch.rows).softmax(dim=1)  # q
+            node_proxies = ops.linear(labels, batch.rows.ptr, message["class_proxies"])
+            node_proxies[batch.train] = proxies
+            targets = _head(encoder, "fusion_head", self._combine(embedding, node_proxies), batch.rows).softmax(dim=1)
+            takes_part = (labels.amax(dim=1) > self.confidence).to(targets.dtype)
+            takes_part[batch.train] = 1
+            counts = ops.client_sum(takes_part, batch.rows).clamp(min=1)
+            return targets * (takes_part / ops.per_row(counts, batch.rows))[:, None]
+
+    def _train_encoder(
+        self, client: ClientState, message: Message, proxies: Tensor, logits: Tensor, batch: GraphBatch
+    ) -> tuple[Params, AdamState, Tensor, AdamState]:
+        """Phase 2: L_F on the training nodes, with θ frozen."""
+        predictions = logits[batch.train].softmax(dim=1)  # ŷ
+        entropy = (predictions * predictions.clamp(min=1e-30).log()).sum(dim=1)
+        encoder = part_of(message, "encoder")
+        if self.projector_start == "fusion":
+            encoder |= {f"feature_head.{part}": encoder[f"fusion_head.{part}"] for part in ("weight", "bias")}
+        steps = self.start_optimizer(encoder, client.encoder_optimizer, self.encoder_lr, self.encoder_weight_decay)
+        memory = client.proxy_optimizer
+        if self.proxy_moments == "reset":
+            memory = AdamState.zeros({"node": proxies}, batch.num_clients)
+        proxy_steps = self.start_optimizer({"node": proxies}, memory, self.proxy_lr)
+        rows, labels = batch.train_rows, batch.train_labels
+        for _ in range(self.local_epochs):
+            node_proxies = proxy_steps.params["node"] if self.use_proxies else proxies
+            embedding = ops.feature_linear(
+                rows, steps.params["embedding.weight"], steps.params["embedding.bias"]
+            ).relu()
+            feature_logits = _head(steps.params, "feature_head", embedding, rows)
+            fusion_logits = _head(steps.params, "fusion_head", self._combine(embedding, node_proxies), rows)
+            supervised = functional.cross_entropy(feature_logits, labels, reduction="none")
+            distance = entropy - (predictions * fusion_logits.log_softmax(dim=1)).sum(dim=1)
+            losses = ops.client_mean(supervised + self.encoder_distill_weight * distance, rows)
+            steps.step(losses, *([proxy_steps] if self.use_proxies else []))
+        trained, proxy_memory = proxy_steps.result()
+        return *steps.result(), trained["node"], proxy_memory
+
+    def _describe_classes(self, proxies: Tensor, received: Tensor, batch: GraphBatch, seed: int) -> Message:
+        """Class means of the node proxies, and class ratios; a class that a client lacks is sent as received."""
+        counts = batch.train_class_counts  # [K, C]
+        slots = batch.train_rows.client_of * batch.num_classes + batch.train_labels
+        sums = proxies.new_zeros(received.shape).flatten(0, 1).index_add(0, slots, proxies).view_as(received)
+        means = torch.where(counts[:, :, None] > 0, sums / counts.clamp(min=1)[:, :, None], received)
+        if self.proxy_noise > 0:
+            draws = [
+                torch.randn(received.shape[1:], generator=torch_generator(seed, "proxy noise", k))
+                for k in batch.client_ids
+            ]
+            means = means + self.proxy_noise * torch.stack(draws).to(means.dtype)
+        return {"class_proxies": means, "class_ratios": counts / batch.num_train.clamp(min=1)[:, None]}
+
+    # ---- prediction -------------------------------------------------------------------------------
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The personal GNN; with `blend` w, the renormalised mix (1-w) log ŷ + w log q."""
+        logits = self.backbone.logits(client.gnn, batch)
+        if self.blend == 0:
+            return logits
+        weight = message["blend"] if self.blend == "auto" else logits.new_full((batch.num_clients,), float(self.blend))
+        return self._mix(logits, message, ops.per_row(weight, batch.rows)[:, None], batch)
+
+    def _mix(self, logits: Tensor, message: Message, weight: Tensor, batch: GraphBatch) -> Tensor:
+        feature_logits = _head(part_of(message, "encoder"), "feature_head", self._embed(message, batch), batch.rows)
+        mixed = (1 - weight) * logits.log_softmax(dim=1) + weight * feature_logits.log_softmax(dim=1)
+        return mixed.log_softmax(dim=1)
+
+    def _score_blends(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """[K, len(BLENDS)]: correct validation predictions of the received model with each blend."""
+        logits = self.backbone.logits(client.gnn, batch)
+        owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
+        scores = []
+        for blend in BLENDS:
+            mixed = self._mix(logits, message, logits.new_tensor(blend), batch)[batch.val]
+            correct = (mixed.argmax(dim=1) == labels).to(logits.dtype)
+            scores.append(logits.new_zeros(batch.num_clients).index_add(0, owners, correct))
+        return torch.stack(scores, dim=1)
+
+    def _embed(self, message: Mapping[str, Tensor], batch: GraphBatch) -> Tensor:
+        """e of all nodes, [N, D]."""
+        weights = {part: message[f"encoder.embedding.{part}"] for part in ("weight", "bias")}
+        return remember(
+            batch,
+            "fedspray embedding",
+            weights,
+            lambda: ops.feature_linear(batch.rows, weights["weight"], weights["bias"]).relu(),
+        )
+
+    def _combine(self, embedding: Tensor, proxies: Tensor) -> Tensor:
+        return embedding + proxies if self.combine == "add" else torch.cat([embedding, proxies], dim=1)
+
+
+def _head(encoder: Params, name: str, inputs: Tensor, rows: NodeRows) -> Tensor:
+    return ops.linear(inputs, rows.ptr, encoder[f"{name}.weight"], encoder[f"{name}.bias"])

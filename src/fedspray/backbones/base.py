@@ -1,0 +1,127 @@
+"""The contract of a backbone: explicit weights in, class scores out, for K clients at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn import init
+from fedspray.nn.memory import remember
+from fedspray.nn.tree import Params, expand
+from fedspray.seeds import torch_generator
+
+
+def setting(default: Any, description: str) -> Any:
+    """A described hyper-parameter: the description is the command line's, the TOML's and the report's."""
+    return field(default=default, metadata={"description": description})
+
+
+@dataclass(frozen=True)
+class Backbone(ABC):
+    """A node classifier. Its fields are hyper-parameters only; weights are passed in and out."""
+
+    hidden: int = setting(64, "width of the hidden layers")
+    layers: int = setting(2, "number of layers (SGC: hops)")
+    dropout: float = setting(0.0, "share of hidden units dropped while training")
+    init: str = setting("glorot", f"initial weights: {', '.join(init.INITIALISATIONS)}")
+    init_scale: float = setting(1.0, "factor on the initial weights")
+    lr: float = setting(0.003, "Adam's step size for the GNN")
+    weight_decay: float = setting(0.0, "L2 penalty on the GNN's weights")
+
+    def __post_init__(self) -> None:
+        if self.init not in init.INITIALISATIONS:
+            raise InputError(f"init is {self.init!r}, but must be one of {', '.join(init.INITIALISATIONS)}")
+        for name in ("hidden", "layers"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}, but must be at least 0 and below 1")
+        if self.lr <= 0 or self.weight_decay < 0:
+            raise InputError(f"lr is {self.lr} and weight_decay {self.weight_decay}: needed are lr > 0, decay ≥ 0")
+
+    def widths(self, task: Task) -> list[int]:
+        """Width of the input, of every hidden layer and of the output."""
+        return [task.num_features, *[self.hidden] * (self.layers - 1), task.num_classes]
+
+    @abstractmethod
+    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every weight ([in, out] or [out]), in the order in which they are drawn."""
+
+    @abstractmethod
+    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Class scores (logits) [N, C] with weights [K, …]."""
+
+    def draw(self, task: Task, generator: torch.Generator) -> Params:
+        """Initial weights of one client."""
+        return {
+            name: self.init_scale * init.draw_weight(self.init, *shape, generator)
+            if len(shape) == 2
+            else init.draw_bias(self.init, shape[0], generator)
+            for name, shape in self.shapes(task).items()
+        }
+
+    def init_params(self, task: Task, batch: GraphBatch, seed: int, *, common: bool = True) -> Params:
+        """Initial weights [K, …]: the same for every client, or (``common=False``) a draw for each."""
+        if common:
+            drawn = self.draw(task, torch_generator(seed, "backbone"))
+            stacked = {name: value.contiguous() for name, value in expand(drawn, batch.num_clients).items()}
+        else:
+            draws = [self.draw(task, torch_generator(seed, "backbone", k)) for k in batch.client_ids]
+            stacked = {name: torch.stack([drawn[name] for drawn in draws]) for name in draws[0]}
+        return {name: value.to(batch.dtype) for name, value in stacked.items()}
+
+    def train_logits(self, params: Params, batch: GraphBatch, seed: int, epoch: int) -> Tensor:
+        """Logits for a training step, with dropout where it is set."""
+        return self.forward(params, batch, Dropout(self.dropout, batch, seed, epoch))
+
+    def logits(self, params: Params, batch: GraphBatch) -> Tensor:
+        """Logits for evaluation. Asked twice for the same weights, the second answer is free."""
+        return remember(batch, self, params, lambda: self.forward(params, batch, _no_dropout))
+
+
+def layer_shapes(name: str, widths: Sequence[int], *, columns: int = 1) -> dict[str, tuple[int, ...]]:
+    """``<name><l>.weight`` [in, columns·out] and ``<name><l>.bias`` [out] for layers between ``widths``."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer, (fan_in, fan_out) in enumerate(pairwise(widths), start=1):
+        shapes |= {f"{name}{layer}.weight": (fan_in, columns * fan_out), f"{name}{layer}.bias": (fan_out,)}
+    return shapes
+
+
+class Dropout:
+    """Inverted dropout from named streams: each client's draw is its own, alone or stacked."""
+
+    def __init__(self, rate: float, batch: GraphBatch, seed: int, epoch: int) -> None:
+        self._rate, self._batch, self._calls = rate, batch, 0
+        self._seed, self._epoch = seed, epoch
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Drops entries of ``hidden`` [N, H]."""
+        if self._rate == 0:
+            return hidden
+        self._calls += 1
+        masks = [
+            torch.rand(
+                size,
+                hidden.shape[1],
+                generator=torch_generator(self._seed, "dropout", k, self._epoch, self._calls),
+            )
+            for k, size in zip(self._batch.client_ids, self._batch.rows.sizes, strict=True)
+        ]
+        keep = torch.cat(masks) >= self._rate
+        return hidden * keep / (1 - self._rate)
+
+
+def _no_dropout(hidden: Tensor) -> Tensor:
+    return hidden
+
+
+Drop = Callable[[Tensor], Tensor]

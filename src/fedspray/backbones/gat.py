@@ -1,0 +1,83 @@
+"""GAT (Veličković et al., "Graph attention networks", ICLR 2018).
+
+For every edge j → i, self-loops included: α_ij = softmax_j(leaky_relu(a_s·W h_j + a_t·W h_i)), and
+h'_i = Σ_j α_ij W h_j + b. Hidden layers have several heads side by side and elu between them; the last
+layer has one head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedspray.backbones.base import Backbone, Drop, setting
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn import ops
+from fedspray.nn.tree import Params
+
+
+@dataclass(frozen=True)
+class GAT(Backbone):
+    """Graph attention network; weights as PyG's ``GATConv`` (``lin`` transposed, attention vectors flattened)."""
+
+    heads: int = setting(8, "attention heads of the hidden layers; their widths add up to `hidden`")
+    negative_slope: float = setting(0.2, "slope of leaky_relu below 0")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads < 1 or self.hidden % self.heads:
+            raise InputError(f"heads is {self.heads}, but must divide hidden, which is {self.hidden}")
+
+    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+        """``conv<l>.weight`` [in, out], ``conv<l>.source`` and ``.target`` [1, out], ``conv<l>.bias`` [out]."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (fan_in, fan_out) in enumerate(pairwise(self.widths(task)), start=1):
+            shapes |= {
+                f"conv{layer}.weight": (fan_in, fan_out),
+                f"conv{layer}.source": (1, fan_out),
+                f"conv{layer}.target": (1, fan_out),
+                f"conv{layer}.bias": (fan_out,),
+            }
+        return shapes
+
+    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C]."""
+        hidden = ops.feature_linear(batch.rows, params["conv1.weight"])
+        hidden = self._attend(hidden, params, 1, batch)
+        for layer in range(2, self.layers + 1):
+            transformed = ops.linear(drop(functional.elu(hidden)), batch.rows.ptr, params[f"conv{layer}.weight"])
+            hidden = self._attend(transformed, params, layer, batch)
+        return hidden
+
+    def _attend(self, transformed: Tensor, params: Params, layer: int, batch: GraphBatch) -> Tensor:
+        """One layer's attention over ``transformed`` [N, out]."""
+        heads = self.heads if layer < self.layers else 1
+        values = transformed.view(batch.num_nodes, heads, -1)  # [N, heads, width]
+        weights = {
+            name: ops.per_row(params[f"conv{layer}.{name}"][:, 0], batch.rows).view_as(values)
+            for name in ("source", "target")
+        }
+        from_source = (values * weights["source"]).sum(dim=2)  # [N, heads]
+        at_target = (values * weights["target"]).sum(dim=2)
+        source, target = batch.edge_index_with_loops
+        scores = functional.leaky_relu(from_source[source] + at_target[target], self.negative_slope)
+        attention = _softmax_by_target(scores, target, batch.num_nodes)
+        messages = values[source] * attention[:, :, None]
+        summed = torch.zeros_like(values).index_add(0, target, messages)
+        return summed.flatten(1) + ops.per_row(params[f"conv{layer}.bias"], batch.rows)
+
+
+def _softmax_by_target(scores: Tensor, target: Tensor, num_nodes: int) -> Tensor:
+    """Softmax of [E, heads] over the edges that end at the same node."""
+    index = target[:, None].expand_as(scores)
+    highest = scores.new_full((num_nodes, scores.shape[1]), -torch.inf)
+    highest = highest.scatter_reduce(0, index, scores.detach(), reduce="amax")
+    exponentials = (scores - highest[target]).exp()
+    totals = torch.zeros_like(highest).index_add(0, target, exponentials)
+    return exponentials / totals[target]

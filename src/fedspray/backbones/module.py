@@ -1,0 +1,96 @@
+"""Any ``torch.nn.Module`` with ``forward(x, edge_index) -> logits`` as a backbone.
+
+The class is named as ``package.module:Class`` and built as ``Class(in_channels, hidden_channels,
+out_channels)``, by position. Its own initialisation is used, from a named stream, and it is run one
+client after another on dense features: right for any module, fast for none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from fedspray import plugins
+from fedspray.backbones.base import Backbone, Drop, setting
+from fedspray.data.batch import GraphBatch, SparseMatrix
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn.tree import Params
+
+
+@dataclass(frozen=True)
+class ModuleBackbone(Backbone):
+    """A user's module. ``layers``, ``init`` and ``dropout`` are the module's own affair."""
+
+    target: str = setting("", "package.module:Class of the torch.nn.Module")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not issubclass(self._class(), nn.Module):
+            raise InputError(f"backbone {self.target!r} is not a torch.nn.Module")
+
+    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+        """Those of the module's own parameters."""
+        return {name: tuple(p.shape) for name, p in self._build(task).named_parameters()}
+
+    def draw(self, task: Task, generator: torch.Generator) -> Params:
+        """The module's own initial weights; torch's global stream is used under a seed and put back."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._build(task)
+        if list(module.buffers()):
+            raise InputError(f"backbone {self.target!r} has buffers (running statistics), which are not supported")
+        return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C], one client after another."""
+        module = self._build(Task(batch.num_features, batch.num_classes))
+        module.train(torch.is_grad_enabled())
+        features = _dense_features(batch)
+        source, target = batch.edge_index
+        results = []
+        for k, (start, stop) in enumerate(pairwise(batch.rows.ptr)):
+            inside = (source >= start) & (source < stop)
+            edge_index = torch.stack([source[inside], target[inside]]) - start
+            weights = {name: value[k] for name, value in params.items()}
+            results.append(torch.func.functional_call(module, weights, (features[start:stop], edge_index)))
+        logits: Tensor = torch.cat(results)
+        if logits.shape != (batch.num_nodes, batch.num_classes):
+            raise InputError(
+                f"backbone {self.target!r} gives shape {list(logits.shape)}, "
+                f"but must give [{batch.num_nodes}, {batch.num_classes}]"
+            )
+        return logits
+
+    def _class(self) -> type[nn.Module]:
+        found: type[nn.Module] = plugins.load_outside("backbone", self.target)
+        return found
+
+    def _build(self, task: Task) -> nn.Module:
+        try:
+            return self._class()(task.num_features, self.hidden, task.num_classes)
+        except TypeError as error:
+            raise InputError(
+                f"backbone {self.target!r} cannot be built as Class(in, hidden, out) by position ({error})"
+            ) from None
+
+
+def _dense_features(batch: GraphBatch) -> Tensor:
+    """[N, F], made once for each batch."""
+    known: Tensor | None = batch.__dict__.get("_dense_features")
+    if known is None:
+        known = batch.rows.features if isinstance(batch.rows.features, Tensor) else _densify(batch.rows.features, batch)
+        batch.__dict__["_dense_features"] = known
+    return known
+
+
+def _densify(features: SparseMatrix, batch: GraphBatch) -> Tensor:
+    matrix = features.matrix
+    rows = torch.repeat_interleave(torch.arange(batch.num_nodes), matrix.crow_indices().diff())
+    dense = torch.zeros(batch.num_nodes, batch.num_features, dtype=batch.dtype)
+    dense[rows, matrix.col_indices().long() % batch.num_features] = matrix.values()
+    return dense

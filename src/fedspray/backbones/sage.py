@@ -1,0 +1,54 @@
+"""GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, NeurIPS 2017).
+
+H' = relu(mean_{j in N(i)} h_j W_n + h_i W_r + b), the last layer without relu; a node without
+neighbours has mean 0.
+
+Both weights are one matrix [in, 2·out], neighbours' half first: one product with the features serves
+both, and the mean is taken of the narrower side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedspray.backbones.base import Backbone, Drop, layer_shapes
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.nn import init, ops
+from fedspray.nn.tree import Params
+
+
+@dataclass(frozen=True)
+class SAGE(Backbone):
+    """GraphSAGE, mean aggregation; ``weight`` is PyG's ``[lin_l | lin_r]``, transposed."""
+
+    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+        """``conv<l>.weight`` [in, 2·out] (neighbours, root) and ``conv<l>.bias`` [out]."""
+        return layer_shapes("conv", self.widths(task), columns=2)
+
+    def draw(self, task: Task, generator: torch.Generator) -> Params:
+        """Each half is drawn as a weight of its own, so that its scale is that of [in, out]."""
+        params: Params = {}
+        for name, shape in self.shapes(task).items():
+            if len(shape) == 2:
+                halves = [init.draw_weight(self.init, shape[0], shape[1] // 2, generator) for _ in range(2)]
+                params[name] = self.init_scale * torch.cat(halves, dim=1)
+            else:
+                params[name] = init.draw_bias(self.init, shape[0], generator)
+        return params
+
+    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C]."""
+        both = ops.feature_linear(batch.rows, params["conv1.weight"])
+        hidden = self._combine(both, params["conv1.bias"], batch)
+        for layer in range(2, self.layers + 1):
+            both = ops.linear(drop(hidden.relu()), batch.rows.ptr, params[f"conv{layer}.weight"])
+            hidden = self._combine(both, params[f"conv{layer}.bias"], batch)
+        return hidden
+
+    def _combine(self, both: Tensor, bias: Tensor, batch: GraphBatch) -> Tensor:
+        neighbours, root = both.chunk(2, dim=1)
+        return ops.propagate(batch.mean_adjacency, neighbours.contiguous(), batch.rows.ptr, bias) + root

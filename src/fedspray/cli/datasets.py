@@ -1,0 +1,86 @@
+"""``fedspray datasets``: what ``--dataset`` takes by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedspray.cli import options
+from fedspray.cli.output import Output
+
+if TYPE_CHECKING:
+    from fedspray.datasets import DataFolders
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray datasets
+
+FEDSPRAY_DATA=/my/data fedspray datasets --json
+"""
+
+
+def datasets(as_json: options.AsJson = False) -> None:
+    """List the data sets by name, with their published counts and whether their files are at hand."""
+    from fedspray.datasets import GENERATED, DataFolders, catalogue
+
+    output = Output(as_json)
+    folders = DataFolders.from_environment()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": card.name,
+            "title": card.title,
+            "num_nodes": card.num_nodes,
+            "num_edges": card.num_edges,
+            "num_features": card.num_features,
+            "num_classes": card.num_classes,
+            "default_clients": card.default_clients,
+            "at_hand": _at_hand(card.name, folders),
+            "citation": card.citation,
+        }
+        for card in catalogue().values()
+    ]
+    rows.append(_generated(GENERATED))
+    searched = [str(folder) for folder in (folders.data, folders.cache) if folder is not None]
+    if not as_json:
+        _show(output, rows)
+        output.note(f"files are looked for in {', then '.join(searched)}; what is missing is downloaded when used")
+    output.result({"datasets": rows, "folders": searched})
+
+
+def _show(output: Output, rows: list[dict[str, Any]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("name", no_wrap=True)
+    for column in ("nodes", "edges", "features", "classes", "clients"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("at hand", no_wrap=True)
+    table.add_column("what it is")
+    for row in rows:
+        keys = ("num_nodes", "num_edges", "num_features", "num_classes", "default_clients")
+        counts = ["any" if row[key] is None else f"{row[key]:,}" for key in keys]
+        table.add_row(row["name"], *counts, "yes" if row["at_hand"] else "no", row["title"])
+    output.show(table)
+
+
+def _generated(name: str) -> dict[str, Any]:
+    counts = ("num_nodes", "num_edges", "num_features", "num_classes", "default_clients")
+    return {
+        "name": name,
+        "title": "built-in generator: banks whose few special customers sit among ordinary ones",
+        **dict.fromkeys(counts),
+        "at_hand": True,
+        "citation": None,
+    }
+
+
+def _at_hand(name: str, folders: DataFolders) -> bool:
+    roots = [root for root in (folders.data, folders.cache) if root is not None and root.is_dir()]
+    found = (folder for root in roots for folder in root.iterdir())
+    return any(
+        folder.name.lower().removeprefix("ogbn_") == name
+        and (folder / "raw").is_dir()
+        and any((folder / "raw").iterdir())
+        for folder in found
+    )

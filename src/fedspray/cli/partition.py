@@ -1,0 +1,84 @@
+"""``fedspray partition``: make a federation once and keep it as a folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedspray.cli import options
+from fedspray.cli.output import Output
+from fedspray.errors import InputError
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray partition --dataset pubmed --partitioner metis --clients 10 --out pubmed-metis
+
+fedspray partition --dataset banks --clients 100 --nodes 1000000 --out banks-100
+"""
+
+
+def partition(
+    dataset: options.Dataset,
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="The new folder: one sub-folder per client and a manifest.", metavar="DIR"),
+    ],
+    partitioner: options.Partitioner = None,
+    partition_dir: options.PartitionDir = None,
+    clients: options.Clients = None,
+    nodes: options.Nodes = None,
+    alpha: options.Alpha = None,
+    seed: options.Seed = None,
+    partition_seed: options.PartitionSeed = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Cut a graph into clients, or draw `banks`, and save the federation as a folder."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out {out} exists already and is not empty: choose a new folder")
+    output = Output(as_json)
+    started = time.perf_counter()
+    federation = options.open_federation(
+        output,
+        dataset,
+        partitioner=partitioner,
+        partition_dir=partition_dir,
+        clients=clients,
+        nodes=nodes,
+        alpha=alpha,
+        seed=seed,
+        partition_seed=partition_seed,
+    )
+    try:
+        with output.busy(f"writing {out} …"):
+            federation.save(out)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    graphs = [client.graph for client in federation.clients]
+    summary: dict[str, Any] = {
+        "out": str(out),
+        "name": federation.name,
+        "num_clients": federation.num_clients,
+        "num_features": federation.task.num_features,
+        "num_classes": federation.task.num_classes,
+        "total_nodes": sum(graph.num_nodes for graph in graphs),
+        "total_edges": sum(graph.num_edges for graph in graphs),
+        "smallest_client": min(graph.num_nodes for graph in graphs),
+        "largest_client": max(graph.num_nodes for graph in graphs),
+        "bytes": sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        "seconds": round(time.perf_counter() - started, 3),
+        "settings": dict(federation.settings),
+    }
+    if not as_json:
+        output.show(
+            f"[bold]{escape(str(out))}[/bold]: {summary['num_clients']:,} clients, {summary['total_nodes']:,} nodes "
+            f"({summary['smallest_client']:,} to {summary['largest_client']:,} each), "
+            f"{summary['total_edges']:,} edges, {summary['bytes'] / 1e6:,.1f} MB, "
+            f"in {summary['seconds']:.1f} s"
+        )
+        output.note(f"look at it with: fedspray inspect --dataset {out}")
+    output.result(summary)

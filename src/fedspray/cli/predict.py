@@ -1,0 +1,58 @@
+"""``fedspray predict``: use a personal model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspray.cli import options
+from fedspray.cli.output import Output
+
+EPILOG = """
+[bold]Example[/bold]
+
+fedspray predict --model runs/pubmed/seed-0/models/client_01.safetensors --graph mine.npz --out predictions.csv
+"""
+
+
+def predict(
+    model: Annotated[
+        Path,
+        typer.Option("--model", help="A personal model: RUN/seed-…/models/CLIENT.safetensors.", metavar="FILE"),
+    ],
+    graph: Annotated[
+        Path, typer.Option("--graph", help="A client's folder, or a graph in npz format.", metavar="DIR|FILE.npz")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The predictions, as CSV.", metavar="FILE.csv")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict the class of every node of a graph with a client's personal model."""
+    from fedspray.data.federation import Client
+    from fedspray.data.graph import Graph
+    from fedspray.report.files import write_predictions
+    from fedspray.runs.models import PersonalModel
+
+    output = Output(as_json)
+    personal = PersonalModel.load(model)
+    nodes = Client.load(graph).graph if graph.is_dir() else Graph.from_npz(graph)
+    probabilities = personal.predict(nodes)
+    write_predictions(out, probabilities, nodes.node_names, personal.task.class_names)
+    known = nodes.labelled
+    accuracy = float((probabilities.argmax(axis=1) == nodes.labels)[known].mean()) if known.any() else None
+    summary = {
+        "model": str(model),
+        "client": personal.client,
+        "nodes": nodes.num_nodes,
+        "labelled_nodes": int(known.sum()),
+        "accuracy": accuracy,
+        "out": str(out),
+    }
+    if not as_json:
+        shown = "n/a" if accuracy is None else f"{100 * accuracy:.1f}%"
+        output.show(
+            f"{nodes.num_nodes:,} nodes predicted with the model of {personal.client} → {out} "
+            f"(accuracy on the {int(known.sum()):,} labelled ones: {shown})"
+        )
+    output.result(summary)

@@ -1,0 +1,245 @@
+"""``fedspray run``: train an algorithm on a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedspray.cli import options
+from fedspray.cli.output import Output
+from fedspray.errors import InputError
+
+if TYPE_CHECKING:
+    from fedspray.runs.run import OnRecord
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray run --dataset banks --rounds 50
+
+fedspray run --dataset pubmed --algorithm fedspray --backbone gcn --seeds 5 --out runs/pubmed
+
+fedspray run experiment.toml --set distill_weight=2
+
+fedspray run --resume runs/pubmed
+"""
+
+_TRAINING, _FILES = "Training", "Files"
+
+
+def _complete_algorithm(incomplete: str) -> list[str]:
+    from fedspray import plugins
+
+    return [name for name in plugins.names("fedspray.algorithms") if name.startswith(incomplete)]
+
+
+def _option(flag: str, text: str, metavar: str, panel: str = _TRAINING, **more: Any) -> Any:
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=panel, **more)
+
+
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="An experiment in TOML; flags override its values.", metavar="[FILE.toml]")
+    ] = None,
+    dataset: Annotated[str | None, options.DATASET] = None,
+    partitioner: options.Partitioner = None,
+    partition_dir: options.PartitionDir = None,
+    clients: options.Clients = None,
+    nodes: options.Nodes = None,
+    alpha: options.Alpha = None,
+    partition_seed: options.PartitionSeed = 0,
+    algorithm: Annotated[
+        str | None,
+        _option(
+            "--algorithm",
+            "A name from `fedspray algorithms`, or package.module:Name. [dim]default: fedspray[/dim]",
+            "NAME",
+            autocompletion=_complete_algorithm,
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        _option("--backbone", "gcn, sgc, sage, mlp, gat, or package.module:Name. [dim]default: gcn[/dim]", "NAME"),
+    ] = None,
+    backbone_of: Annotated[
+        list[str] | None,
+        _option("--backbone-of", "Another backbone for one client (where no GNN is shared).", "CLIENT=NAME"),
+    ] = None,
+    preset: Annotated[
+        str | None, _option("--preset", "A named set of the algorithm's settings, e.g. paper.", "NAME")
+    ] = None,
+    rounds: Annotated[int | None, _option("--rounds", "Number of rounds. [dim]default: 300[/dim]", "R")] = None,
+    local_epochs: Annotated[
+        int | None, _option("--local-epochs", "Local steps in a round. [dim]default: 5[/dim]", "E")
+    ] = None,
+    participation: Annotated[
+        float | None, _option("--participation", "Share of clients that train in a round.", "X")
+    ] = None,
+    min_clients: Annotated[
+        int | None, _option("--min-clients", "Stop when fewer clients than this train in a round.", "K")
+    ] = None,
+    selection: Annotated[
+        str | None,
+        _option("--selection", "The reported round by validation: loss, accuracy or balanced.", "RULE"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        _option("--set", "Any setting of the algorithm or backbone; see `fedspray algorithms`.", "NAME=VALUE"),
+    ] = None,
+    seed: Annotated[int | None, _option("--seed", "One seed. [dim]default: 0[/dim]", "INT", min=0)] = None,
+    seeds: Annotated[int | None, _option("--seeds", "Several seeds, from 0 on.", "N", min=1)] = None,
+    threads: Annotated[int, _option("--threads", "torch's threads.", "N", min=1)] = 1,
+    out: Annotated[
+        Path | None,
+        _option("--out", "A new folder for everything. [dim]default: runs/…[/dim]", "DIR", _FILES),
+    ] = None,
+    resume: Annotated[
+        Path | None, _option("--resume", "Continue the run in this folder to the same bits.", "DIR", _FILES)
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None,
+        _option(
+            "--checkpoint-every",
+            "Rounds between checkpoints. [dim]default: by time, under 5% of the run[/dim]",
+            "N",
+            _FILES,
+            min=1,
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train an algorithm on a federation and report overall and minority accuracy."""
+    output = Output(as_json)
+    given = {
+        "dataset": dataset,
+        "partitioner": partitioner,
+        "partition_dir": None if partition_dir is None else str(partition_dir),
+        "clients": clients,
+        "nodes": nodes,
+        "alpha": alpha,
+        "partition_seed": partition_seed or None,
+        "algorithm": algorithm,
+        "backbone": backbone,
+        "preset": preset,
+        "rounds": rounds,
+        "local_epochs": local_epochs,
+        "participation": participation,
+        "min_clients": min_clients,
+        "selection": selection,
+        "seed": seed,
+        "seeds": seeds,
+        "set": _pairs("--set", settings),
+        "backbone_of": _pairs("--backbone-of", backbone_of),
+    }
+    flags = {name: value for name, value in given.items() if value not in (None, {})}
+    if resume is not None:
+        if flags or config or out:
+            named = ", ".join(sorted(flags) or (["FILE.toml"] if config else ["out"]))
+            raise InputError(f"--resume takes its settings from the folder, but {named} was given too")
+        folder = resume
+    else:
+        folder = _begin(output, config, flags, out)
+    _continue(output, folder, threads, checkpoint_every)
+
+
+def _begin(output: Output, config: Path | None, flags: dict[str, Any], out: Path | None) -> Path:
+    from fedspray.runs.experiment import Experiment, open_source
+    from fedspray.runs.run import begin
+
+    values = {} if config is None else Experiment.read_values(config)
+    for name in ("set", "backbone_of"):
+        if name in values and name in flags and isinstance(values[name], dict):
+            flags[name] = {**values[name], **flags[name]}
+    if "seed" in flags or "seeds" in flags:
+        values = {name: value for name, value in values.items() if name not in ("seed", "seeds")}
+    experiment = Experiment.from_values({**values, **flags}, "command line" if config is None else str(config))
+    settings = experiment.run_settings()
+    settings.build()  # refuse bad settings before any data is touched
+    with output.busy(f"preparing {experiment.dataset} …"):
+        federation = open_source(experiment.source())
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{federation.name}-{experiment.algorithm}-{experiment.backbone}-{moment}".replace(":", ".")
+    return begin(out or Path("runs") / name, federation, settings, experiment.source())
+
+
+def _continue(output: Output, folder: Path, threads: int, checkpoint_every: int | None) -> None:
+    from fedspray.report.tables import run_table
+    from fedspray.runs import store
+    from fedspray.runs.experiment import open_source
+    from fedspray.runs.run import carry_out, load_settings
+
+    settings, content = load_settings(folder)
+    if (folder / "result.json").exists():
+        summary = store.read_json(folder / "result.json")
+    else:
+        if content["source"] is None:
+            raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
+        with output.busy(f"preparing {content['dataset']} …"):
+            federation = open_source(content["source"])
+        rounds = content["settings"]["rounds"]
+        try:
+            with _progress(output, rounds, settings.seeds) as on_record:
+                result = carry_out(
+                    federation,
+                    settings,
+                    folder,
+                    threads=threads,
+                    checkpoint_every=checkpoint_every,
+                    on_record=on_record,
+                )
+        except KeyboardInterrupt:
+            output.note(f"stopped; everything is saved. Continue with: fedspray run --resume {folder}")
+            raise
+        summary = result.summary()
+    if not output.as_json:
+        output.show(run_table(summary))
+    output.note(f"kept in {folder}")
+    output.result(summary)
+
+
+@contextmanager
+def _progress(output: Output, rounds: int, seeds: tuple[int, ...]) -> Iterator[OnRecord | None]:
+    """A live line on a terminal; nothing elsewhere."""
+    if not output.messages.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("val loss {task.fields[loss]}  overall {task.fields[overall]}  minority {task.fields[minority]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=output.messages, transient=True) as progress:
+        tasks = {
+            seed: progress.add_task(f"seed {seed}", total=rounds, loss="–", overall="–", minority="–") for seed in seeds
+        }
+
+        def show(seed: int, record: dict[str, Any]) -> None:
+            val = record["val"]
+            progress.update(
+                tasks[seed],
+                completed=record["round"],
+                loss="–" if val["loss"] is None else f"{val['loss']:.3f}",
+                overall=percent(val["overall"]),
+                minority=percent(val["minority"]),
+            )
+
+        yield show
+
+
+def _pairs(flag: str, items: list[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in items or []:
+        name, equals, value = item.partition("=")
+        if not equals or not name or not value:
+            raise InputError(f"{flag} is {item!r}, but must be of the form NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs

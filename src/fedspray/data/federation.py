@@ -1,0 +1,332 @@
+"""`Federation`: the clients' graphs, their common task and their train/validation/test splits.
+
+On disk a federation is a folder. Each client has a sub-folder of its own that says everything about
+that client, so one organisation's data can be handed over alone; the manifest at the top lists the
+content hash of every file, and loading refuses a folder that does not match it::
+
+    DIR/manifest.json
+    DIR/clients/<name>/client.json     name, task, provenance, hashes of the two files below
+    DIR/clients/<name>/graph.npz
+    DIR/clients/<name>/split.npz
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspray.data.graph import Graph, as_integers
+from fedspray.errors import InputError, MissingDataError
+from fedspray.seeds import generator
+
+FORMAT = 1
+"""Version of the folder layout; raised when a reader of the old one would go wrong."""
+
+SHARES = (0.4, 0.3, 0.3)
+"""Shares of the labelled nodes for training, validation and test: the paper's."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all clients agree on."""
+
+    num_features: int
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which nodes of a client are for training, validation and test: three disjoint masks [N]."""
+
+    train: NDArray[np.bool_]
+    val: NDArray[np.bool_]
+    test: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One data owner."""
+
+    name: str
+    graph: Graph
+    split: Split
+    node_ids: NDArray[np.int64]
+    """[N]: each node's index in the graph that the client was cut from (0 … N-1 for own data)."""
+    edges_lost: int = 0
+    """Edges of the whole graph between this client's nodes and nodes outside it."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise InputError(
+                f"{self.name!r} is not a client name: use letters, digits, '.', '_' and '-', "
+                "and start with a letter or digit"
+            )
+        masks = (self.split.train, self.split.val, self.split.test)
+        if any(mask.shape != (self.graph.num_nodes,) for mask in masks):
+            raise InputError(f"the split of client {self.name} is not for {self.graph.num_nodes} nodes")
+        if (np.sum(masks, axis=0) > 1).any():
+            raise InputError(f"the split of client {self.name} has a node in two parts, but parts must be disjoint")
+        if not self.graph.labelled[masks[0] | masks[1] | masks[2]].all():
+            raise InputError(f"the split of client {self.name} contains an unlabelled node")
+
+    @property
+    def majority_class(self) -> int | None:
+        """The most frequent class among the training nodes (ties: the lowest), or None without any."""
+        counts = np.bincount(self.graph.labels[self.split.train], minlength=self.graph.num_classes)
+        return int(counts.argmax()) if counts.sum() else None
+
+    def save(self, folder: str | Path) -> dict[str, str]:
+        """Writes this client alone into ``folder`` and returns the sha256 of each file."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        self.graph.to_npz(target / "graph.npz")
+        split = self.split
+        np.savez(target / "split.npz", node_ids=self.node_ids, train=split.train, val=split.val, test=split.test)
+        data_files = {name: _sha256(target / name) for name in ("graph.npz", "split.npz")}
+        card = {
+            "format": FORMAT,
+            "name": self.name,
+            "num_features": self.graph.num_features,
+            "num_classes": self.graph.num_classes,
+            "edges_lost": self.edges_lost,
+            "files": data_files,
+        }
+        (target / "client.json").write_text(json.dumps(card, indent=2) + "\n")
+        return {**data_files, "client.json": _sha256(target / "client.json")}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Client:
+        """Reads one client's folder, alone or inside a federation, after checking its hashes."""
+        source = Path(folder)
+        card = _read_json(source / "client.json")
+        _check_format(source, card, ("name", "edges_lost", "files"))
+        _check_hashes(source, card["files"])
+        with np.load(source / "split.npz", allow_pickle=False) as archive:
+            split = Split(train=archive["train"], val=archive["val"], test=archive["test"])
+            node_ids = archive["node_ids"]
+        graph = Graph.from_npz(source / "graph.npz")
+        return cls(card["name"], graph, split, node_ids, edges_lost=card["edges_lost"])
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Several clients with one task."""
+
+    name: str
+    clients: tuple[Client, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it was made: data set, partitioner, seeds … (JSON values)."""
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise InputError("the federation has no clients, but at least one is needed")
+        names = [client.name for client in self.clients]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"two clients are called {twice!r}, but names must differ")
+        for what in ("num_features", "num_classes"):
+            values = {client.name: getattr(client.graph, what) for client in self.clients}
+            if len(set(values.values())) > 1:
+                raise InputError(f"clients disagree on {what}: {values}, but all must be equal")
+        if not any(client.graph.labelled.any() for client in self.clients):
+            raise InputError("no client has a labelled node, but at least one is needed to learn from")
+
+    @property
+    def task(self) -> Task:
+        """Features and classes, the same for all clients."""
+        graph = self.clients[0].graph
+        return Task(graph.num_features, graph.num_classes, graph.class_names)
+
+    @property
+    def num_clients(self) -> int:
+        """K."""
+        return len(self.clients)
+
+    @classmethod
+    def from_graph(
+        cls,
+        graph: Graph,
+        parts: Sequence[NDArray[np.int64]] | Mapping[str, NDArray[np.int64]],
+        *,
+        name: str = "federation",
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Federation:
+        """Cuts one graph into clients.
+
+        Args:
+            graph: the whole graph.
+            parts: node indices of each client; a mapping names them, a sequence gets ``client_00`` …
+            name: what to call the federation.
+            seed: draws the 40/30/30 split of every client.
+            settings: provenance to remember.
+        """
+        given = parts if isinstance(parts, Mapping) else dict(zip(_default_names(len(parts)), parts, strict=True))
+        named = {key: as_integers(f"the nodes of client {key}", nodes) for key, nodes in given.items()}
+        owner = np.full(graph.num_nodes, -1, dtype=np.int64)
+        for index, (client_name, nodes) in enumerate(named.items()):
+            _check_part(client_name, nodes, owner)
+            owner[nodes] = index
+        leaving = owner[graph.edges][:, owner[graph.edges[0]] != owner[graph.edges[1]]]
+        edges_lost = np.bincount(leaving[leaving >= 0], minlength=len(named))
+        clients = (
+            _make_client(client_name, graph.subgraph(nodes), seed, nodes, int(edges_lost[index]))
+            for index, (client_name, nodes) in enumerate(named.items())
+        )
+        return cls(name, tuple(clients), {**(settings or {}), "split_seed": seed})
+
+    @classmethod
+    def from_graphs(
+        cls,
+        graphs: Mapping[str, Graph] | Iterable[Graph],
+        *,
+        name: str = "federation",
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Federation:
+        """Makes a federation of graphs that are separate already: one client for each."""
+        if isinstance(graphs, Mapping):
+            named: Mapping[str, Graph] = graphs
+        else:
+            listed = list(graphs)
+            named = dict(zip(_default_names(len(listed)), listed, strict=True))
+        clients = (_make_client(key, graph, seed, np.arange(graph.num_nodes), 0) for key, graph in named.items())
+        return cls(name, tuple(clients), {**(settings or {}), "split_seed": seed})
+
+    def fingerprint(self) -> str:
+        """sha256 of the clients' names and graphs (not of their splits): the same data, the same digest."""
+        digest = hashlib.sha256()
+        for client in self.clients:
+            graph = client.graph
+            matrix: Any = graph.features
+            parts = [matrix.data, matrix.indices, matrix.indptr] if graph.is_sparse else [matrix]
+            digest.update(f"{client.name}:{graph.features.shape}:{graph.num_classes};".encode())
+            for array in (*parts, graph.edges, graph.labels):
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def with_split(self, seed: int) -> Federation:
+        """The same clients with their 40/30/30 splits drawn anew from ``seed``."""
+        clients = tuple(replace(c, split=draw_split(c.graph, seed, c.name)) for c in self.clients)
+        return replace(self, clients=clients, settings={**self.settings, "split_seed": seed})
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the federation as a new folder; the folder appears only when it is complete."""
+        target = Path(folder)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise InputError(f"{target} exists already and is not empty: choose a new folder")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+            staging = Path(temporary) / "federation"
+            hashes: dict[str, str] = {}
+            for client in self.clients:
+                files = client.save(staging / "clients" / client.name)
+                hashes |= {f"clients/{client.name}/{file}": digest for file, digest in files.items()}
+            manifest = {
+                "format": FORMAT,
+                "name": self.name,
+                "clients": [client.name for client in self.clients],
+                "num_features": self.task.num_features,
+                "num_classes": self.task.num_classes,
+                "class_names": self.task.class_names,
+                "settings": dict(self.settings),
+                "files": hashes,
+            }
+            (staging / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+            if target.exists():
+                target.rmdir()
+            shutil.move(staging, target)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Federation:
+        """Reads a federation's folder and refuses it if any file differs from the manifest."""
+        source = Path(folder)
+        manifest = _read_json(source / "manifest.json")
+        _check_format(source, manifest, ("name", "clients", "settings", "files"))
+        _check_hashes(source, manifest["files"])
+        clients = tuple(Client.load(source / "clients" / name) for name in manifest["clients"])
+        return cls(manifest["name"], clients, manifest["settings"])
+
+
+def draw_split(graph: Graph, seed: int, client_name: str) -> Split:
+    """Splits a client's labelled nodes 40/30/30 at random.
+
+    The draw depends on the seed and the client's name alone, so a client that is on its own machine
+    gets the split that it has in the whole federation. A client with any label has a training node.
+    """
+    labelled = np.flatnonzero(graph.labelled)
+    order = generator(seed, "split", client_name).permutation(labelled)
+    num_train = min(len(order), max(1, round(SHARES[0] * len(order))))
+    num_val = min(len(order) - num_train, round(SHARES[1] * len(order)))
+    masks = []
+    for chosen in np.split(order, [num_train, num_train + num_val]):
+        mask = np.zeros(graph.num_nodes, dtype=np.bool_)
+        mask[chosen] = True
+        masks.append(mask)
+    return Split(*masks)
+
+
+def _make_client(name: str, graph: Graph, seed: int, node_ids: NDArray[np.int64], edges_lost: int) -> Client:
+    return Client(name, graph, draw_split(graph, seed, name), np.asarray(node_ids, dtype=np.int64), edges_lost)
+
+
+def _default_names(count: int) -> list[str]:
+    width = max(2, len(str(count - 1)))
+    return [f"client_{index:0{width}d}" for index in range(count)]
+
+
+def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -> None:
+    if len(nodes) == 0:
+        raise InputError(f"client {name} has no nodes, but at least one is needed")
+    if nodes.min() < 0 or nodes.max() >= len(owner):
+        wrong = nodes[(nodes < 0) | (nodes >= len(owner))][0]
+        raise InputError(f"client {name} contains node {wrong}, but nodes are 0 to {len(owner) - 1}")
+    if len(np.unique(nodes)) < len(nodes):
+        raise InputError(f"client {name} contains a node twice, but each may appear once")
+    if (owner[nodes] >= 0).any():
+        raise InputError(f"node {nodes[owner[nodes] >= 0][0]} is in two clients, but clients must be disjoint")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise MissingDataError(f"{path} is missing: {path.parent} is not a saved federation or client")
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is not readable JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} does not hold a JSON object")
+    return content
+
+
+def _check_format(folder: Path, card: Mapping[str, Any], keys: Sequence[str]) -> None:
+    if card.get("format") != FORMAT:
+        raise InputError(f"{folder} has format {card.get('format')!r}, but this version reads format {FORMAT}")
+    missing = next((key for key in keys if key not in card), None)
+    if missing is not None:
+        raise InputError(f"{folder} is damaged: its description has no entry {missing!r}")
+
+
+def _check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:
+    for name, expected in hashes.items():
+        file = folder / name
+        if not file.is_file():
+            raise InputError(f"{file} is missing, but the manifest lists it: the folder is incomplete")
+        if _sha256(file) != expected:
+            raise InputError(f"{file} does not match the manifest: the file was changed after it was written")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

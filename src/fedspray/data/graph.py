@@ -1,0 +1,420 @@
+"""`Graph`: one owner's data, validated once, at the edge.
+
+A graph is frozen and canonical: features are float32 (dense, or CSR where that is smaller), every
+undirected edge is stored once as (u < v) in sorted order, labels are 0 … C-1 or `UNLABELLED`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, is_zipfile
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from fedspray.errors import InputError, MissingDataError
+
+if TYPE_CHECKING:
+    import networkx as nx
+    from torch_geometric.data import Data
+
+UNLABELLED = -1
+"""The label of a node whose class is not known."""
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What was tidied when the edges were read."""
+
+    self_loops: int = 0
+    """Edges from a node to itself, dropped."""
+    duplicates: int = 0
+    """Repetitions of an edge in the same direction, merged."""
+    one_way: int = 0
+    """Edges given in one direction only, made undirected."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One undirected graph with node features and, for some nodes, labels.
+
+    Build it with `Graph.from_arrays` (or `from_pyg`, `from_networkx`, `from_npz`), which tidy the
+    edges; the constructor itself takes canonical parts and refuses anything else.
+    """
+
+    features: NDArray[np.float32] | sp.csr_array
+    """[N, F], float32, dense or CSR."""
+    edges: NDArray[np.int64]
+    """[2, E]: each undirected edge once, u < v, sorted by (u, v)."""
+    labels: NDArray[np.int64]
+    """[N]: 0 … C-1, or `UNLABELLED`."""
+    num_classes: int
+    node_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    cleaning: Cleaning = Cleaning()
+
+    def __post_init__(self) -> None:
+        num_nodes = self.features.shape[0] if self.features.ndim == 2 else -1
+        if num_nodes < 0:
+            raise InputError(f"features have {self.features.ndim} dimensions, but must be a matrix [N, F]")
+        if num_nodes == 0:
+            raise InputError("the graph has no nodes, but at least one is needed")
+        _check_finite(self.features)
+        _check_labels(self.labels, num_nodes, self.num_classes)
+        _check_names("node", self.node_names, num_nodes)
+        _check_names("class", self.class_names, self.num_classes)
+        _check_names("feature", self.feature_names, self.num_features)
+        if self.edges.ndim != 2 or len(self.edges) != 2:
+            raise InputError(f"edges have shape {list(self.edges.shape)}, but must be [2, E]")
+        u, v = self.edges
+        ascending = (u[:-1] < u[1:]) | ((u[:-1] == u[1:]) & (v[:-1] < v[1:]))
+        if len(u) and (u.min() < 0 or v.max() >= num_nodes or not (u < v).all() or not ascending.all()):
+            raise InputError("edges are not canonical (each once, u < v, sorted): use Graph.from_arrays")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        features: ArrayLike | sp.sparray | sp.spmatrix,
+        edges: ArrayLike,
+        labels: ArrayLike | None = None,
+        *,
+        num_classes: int | None = None,
+        node_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        feature_names: Sequence[str] | None = None,
+    ) -> Graph:
+        """Builds a graph from plain arrays and tidies its edges.
+
+        Args:
+            features: [N, F], dense or any SciPy sparse matrix; must be finite.
+            edges: [2, E] node indices in either or both directions; self-loops are dropped,
+                duplicates merged, and both are counted in `cleaning`.
+            labels: [N] class of each node, `UNLABELLED` (-1) where it is not known.
+            num_classes: C; by default the largest label plus one, or the number of class names.
+            node_names, class_names, feature_names: optional names, one for each.
+        """
+        matrix = _as_features(features)
+        num_nodes = matrix.shape[0]
+        label_array = (
+            np.full(num_nodes, UNLABELLED, dtype=np.int64) if labels is None else as_integers("labels", labels)
+        )
+        if num_classes is None:
+            largest = int(label_array.max(initial=-1)) + 1
+            num_classes = len(class_names) if class_names is not None else largest
+        edge_array, cleaning = _canonical_edges(edges, num_nodes)
+        return cls(
+            features=matrix,
+            edges=edge_array,
+            labels=label_array,
+            num_classes=num_classes,
+            node_names=None if node_names is None else tuple(map(str, node_names)),
+            class_names=None if class_names is None else tuple(map(str, class_names)),
+            feature_names=None if feature_names is None else tuple(map(str, feature_names)),
+            cleaning=cleaning,
+        )
+
+    # ---- shape ----------------------------------------------------------------------------------
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return int(self.features.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return int(self.features.shape[1])
+
+    @property
+    def num_edges(self) -> int:
+        """Number of undirected edges."""
+        return int(self.edges.shape[1])
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the features are stored as CSR."""
+        return bool(sp.issparse(self.features))
+
+    @cached_property
+    def labelled(self) -> NDArray[np.bool_]:
+        """[N]: which nodes have a label."""
+        return np.asarray(self.labels != UNLABELLED)
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        """[N]: number of neighbours."""
+        return np.bincount(self.edges.ravel(), minlength=self.num_nodes)
+
+    def label_counts(self) -> NDArray[np.int64]:
+        """[C]: labelled nodes of each class."""
+        return np.bincount(self.labels[self.labelled], minlength=self.num_classes)
+
+    def dense_features(self) -> NDArray[np.float32]:
+        """[N, F]: the features as a dense array, whatever they are stored as."""
+        features: Any = self.features
+        return np.asarray(features.toarray() if self.is_sparse else features)
+
+    def both_directions(self) -> NDArray[np.int64]:
+        """[2, 2E]: every edge in both directions, as message passing wants it."""
+        return np.concatenate([self.edges, self.edges[::-1]], axis=1)
+
+    def subgraph(self, nodes: NDArray[np.int64]) -> Graph:
+        """The graph induced by ``nodes``, in the order given."""
+        position = np.full(self.num_nodes, -1, dtype=np.int64)
+        position[nodes] = np.arange(len(nodes))
+        u, v = position[self.edges]
+        inside = (u >= 0) & (v >= 0)
+        u, v = u[inside], v[inside]
+        low, high = np.minimum(u, v), np.maximum(u, v)
+        order = np.lexsort((high, low))
+        return replace(
+            self,
+            features=self.features[nodes],
+            edges=np.stack([low[order], high[order]]),
+            labels=self.labels[nodes],
+            node_names=None if self.node_names is None else tuple(self.node_names[i] for i in nodes),
+            cleaning=Cleaning(),
+        )
+
+    def with_num_classes(self, num_classes: int) -> Graph:
+        """The same graph under a task with ``num_classes`` classes; labels outside it are refused."""
+        return replace(self, num_classes=num_classes, class_names=None)
+
+    def equals(self, other: Graph) -> bool:
+        """Whether both hold the same features, edges, labels and names."""
+        return (
+            self.is_sparse == other.is_sparse
+            and self.features.shape == other.features.shape
+            and _same_matrix(self.features, other.features)
+            and np.array_equal(self.edges, other.edges)
+            and np.array_equal(self.labels, other.labels)
+            and self.num_classes == other.num_classes
+            and (self.node_names, self.class_names, self.feature_names)
+            == (other.node_names, other.class_names, other.feature_names)
+        )
+
+    # ---- other formats --------------------------------------------------------------------------
+
+    @classmethod
+    def from_pyg(cls, data: Data, *, num_classes: int | None = None) -> Graph:
+        """From a PyTorch Geometric ``Data`` with ``x``, ``edge_index`` and, optionally, ``y``."""
+        if data.x is None or data.edge_index is None:
+            raise InputError("the PyG Data has no x or no edge_index, but both are needed")
+        labels = None if data.y is None else data.y.reshape(-1).numpy()
+        features = data.x.to_dense() if data.x.layout is not _strided() else data.x
+        return cls.from_arrays(features.numpy(), data.edge_index.numpy(), labels, num_classes=num_classes)
+
+    def to_pyg(self) -> Data:
+        """As a PyTorch Geometric ``Data``: dense ``x``, both directions in ``edge_index``."""
+        import torch
+        from torch_geometric.data import Data
+
+        return Data(
+            x=torch.from_numpy(np.array(self.dense_features())),  # copies: a graph is frozen, a Data is not
+            edge_index=torch.from_numpy(self.both_directions()),
+            y=torch.from_numpy(self.labels.copy()),
+        )
+
+    @classmethod
+    def from_networkx(
+        cls, graph: nx.Graph, *, features: str = "x", label: str = "y", num_classes: int | None = None
+    ) -> Graph:
+        """From a networkx graph whose nodes carry a feature vector and, optionally, a label.
+
+        Args:
+            graph: any networkx graph; directed ones are made undirected.
+            features: the node attribute that holds the feature vector.
+            label: the node attribute that holds the class; nodes without it are unlabelled.
+            num_classes: C; by default the largest label plus one.
+        """
+        nodes = list(graph.nodes)
+        position = {node: i for i, node in enumerate(nodes)}
+        missing = next((node for node in nodes if features not in graph.nodes[node]), None)
+        if missing is not None:
+            raise InputError(f"node {missing!r} has no attribute {features!r}, but every node needs its features")
+        if not nodes:
+            raise InputError("the graph has no nodes, but at least one is needed")
+        rows = [np.atleast_1d(graph.nodes[node][features]) for node in nodes]
+        widths = {len(row) for row in rows}
+        if len(widths) > 1:
+            raise InputError(f"feature vectors have different lengths {sorted(widths)}, but all must be equal")
+        pairs = [(position[u], position[v]) for u, v in graph.edges()]
+        known = [graph.nodes[node].get(label) for node in nodes]
+        return cls.from_arrays(
+            np.stack(rows).reshape(len(nodes), -1),
+            np.array(pairs, dtype=np.int64).reshape(-1, 2).T,
+            [UNLABELLED if value is None else value for value in known],
+            num_classes=num_classes,
+            node_names=[str(node) for node in nodes],
+        )
+
+    def to_networkx(self) -> nx.Graph:
+        """As a networkx graph with node attributes ``x`` and, where known, ``y``."""
+        import networkx as nx
+
+        result = nx.Graph()
+        names: Sequence[Any] = self.node_names or range(self.num_nodes)
+        dense = self.dense_features()
+        for i, name in enumerate(names):
+            known = {"y": int(self.labels[i])} if self.labelled[i] else {}
+            result.add_node(name, x=dense[i], **known)
+        result.add_edges_from((names[u], names[v]) for u, v in self.edges.T)
+        return result
+
+    @classmethod
+    def from_npz(cls, path: str | Path) -> Graph:
+        """Reads what `to_npz` writes, or any npz with ``edge_index`` and, if it has them, ``x`` and ``y``."""
+        file = Path(path)
+        if not file.is_file():
+            raise MissingDataError(f"{file} is not a file, but a graph in npz format is needed")
+        if not is_zipfile(file):
+            raise InputError(f"{file} is not an npz file, but a graph in npz format is needed")
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            raise InputError(f"{file} is not a readable npz file of plain arrays ({error})") from None
+        try:
+            return cls._from_npz_arrays(arrays)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file} does not hold a graph: {error}") from None
+
+    @classmethod
+    def _from_npz_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Graph:
+        if "edge_index" not in arrays:
+            raise InputError(f"it has no array 'edge_index', only {', '.join(sorted(arrays)) or 'nothing'}")
+        edges = as_integers("edges", arrays["edge_index"])
+        labels = arrays.get("labels", arrays.get("y"))
+        if "features_indptr" in arrays:
+            parts = (arrays["features_data"], arrays["features_indices"], arrays["features_indptr"])
+            features: Any = sp.csr_array(parts, shape=tuple(arrays["features_shape"]))
+        elif "features" in arrays or "x" in arrays:
+            features = arrays.get("features", arrays.get("x"))
+        else:
+            num_nodes = len(labels) if labels is not None else int(edges.max(initial=-1)) + 1
+            features = np.zeros((num_nodes, 0), dtype=np.float32)
+        names = {key: arrays[key].tolist() for key in _NAME_FIELDS if key in arrays}
+        num_classes = int(arrays["num_classes"]) if "num_classes" in arrays else None
+        return cls.from_arrays(features, edges, labels, num_classes=num_classes, **names)
+
+    def to_npz(self, path: str | Path) -> None:
+        """Writes the graph as one npz of plain arrays, never pickles; equal graphs give equal bytes."""
+        arrays: dict[str, Any] = {
+            "edge_index": self.edges,
+            "labels": self.labels,
+            "num_classes": np.int64(self.num_classes),
+        }
+        if self.is_sparse:
+            arrays |= {f"features_{part}": getattr(self.features, part) for part in ("data", "indices", "indptr")}
+            arrays["features_shape"] = np.array(self.features.shape, dtype=np.int64)
+        else:
+            arrays["features"] = self.features
+        arrays |= {key: np.array(getattr(self, key)) for key in _NAME_FIELDS if getattr(self, key) is not None}
+        np.savez(path, **arrays)
+
+
+_NAME_FIELDS = ("node_names", "class_names", "feature_names")
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
+
+
+def _as_features(features: Any) -> NDArray[np.float32] | sp.csr_array:
+    try:
+        if sp.issparse(features):
+            matrix = sp.csr_array(features, dtype=np.float32)
+            matrix.check_format(full_check=True)
+            if not matrix.has_canonical_format:
+                matrix = matrix.copy()  # what was given stays as it is
+                matrix.sum_duplicates()
+            return matrix
+        with np.errstate(over="ignore"):  # too large for float32 is inf, and refused as such
+            return np.ascontiguousarray(features, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"features are not a matrix of numbers ({error})") from None
+
+
+def as_integers(what: str, values: ArrayLike) -> NDArray[np.int64]:
+    """``values`` as int64; refuses anything that is not a whole number. ``what`` is for the message."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{what} are not a regular array: all rows must be equally long") from None
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{what} are of type {array.dtype}, but must be whole numbers")
+    with np.errstate(invalid="ignore"):  # NaN and inf are caught by the comparison
+        whole = array.astype(np.int64)
+    wrong = np.flatnonzero(np.asarray(whole != array).ravel())
+    if len(wrong):
+        raise InputError(f"{what} contain {array.ravel()[wrong[0]]}, but must be whole numbers")
+    return whole
+
+
+def _canonical_edges(edges: ArrayLike, num_nodes: int) -> tuple[NDArray[np.int64], Cleaning]:
+    pairs = as_integers("edges", edges)
+    if pairs.size == 0:
+        pairs = pairs.reshape(2, 0)
+    if pairs.ndim != 2 or pairs.shape[0] != 2:
+        raise InputError(f"edges have shape {list(pairs.shape)}, but must be [2, E]")
+    outside = (pairs < 0) | (pairs >= num_nodes)
+    if outside.any():
+        raise InputError(f"edges contain node {pairs[outside][0]}, but nodes are 0 to {num_nodes - 1}")
+    u, v = pairs[:, pairs[0] != pairs[1]]
+    directed = np.unique(u * num_nodes + v)
+    low, high = np.minimum(u, v), np.maximum(u, v)
+    undirected = np.unique(low * num_nodes + high)
+    cleaning = Cleaning(
+        self_loops=pairs.shape[1] - len(u),
+        duplicates=len(u) - len(directed),
+        one_way=2 * len(undirected) - len(directed),
+    )
+    return np.stack(np.divmod(undirected, num_nodes)), cleaning
+
+
+def _check_finite(features: Any) -> None:
+    values = features.data if sp.issparse(features) else features
+    if np.isfinite(values).all():
+        return
+    rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr)) if sp.issparse(features) else None
+    where = np.argwhere(~np.isfinite(values))[0]
+    row = int(where[0]) if rows is None else int(rows[where[0]])
+    raise InputError(f"features of node {row} contain {values[tuple(where)]}, but must be finite numbers")
+
+
+def _check_labels(labels: NDArray[np.int64], num_nodes: int, num_classes: int) -> None:
+    if labels.ndim != 1:
+        raise InputError(f"labels have shape {list(labels.shape)}, but must be [N]: one class for each node")
+    if labels.shape != (num_nodes,):
+        raise InputError(f"there are {labels.size} labels for {num_nodes} nodes, but there must be one for each")
+    wrong = (labels < UNLABELLED) | (labels >= num_classes)
+    if wrong.any():
+        raise InputError(
+            f"node {int(np.argmax(wrong))} has label {labels[wrong][0]}, "
+            f"but labels are 0 to {num_classes - 1}, or {UNLABELLED} for unlabelled"
+        )
+
+
+def _check_names(what: str, names: tuple[str, ...] | None, expected: int) -> None:
+    if names is not None and len(names) != expected:
+        raise InputError(f"there are {len(names)} {what} names, but there must be {expected}")
+    if what == "node" and names is not None and len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise InputError(f"two nodes are called {twice!r}, but node names must differ")
+
+
+def _same_matrix(a: Any, b: Any) -> bool:
+    if sp.issparse(a):
+        return all(np.array_equal(getattr(a, part), getattr(b, part)) for part in ("data", "indices", "indptr"))
+    return np.array_equal(a, b)

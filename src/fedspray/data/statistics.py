@@ -1,0 +1,190 @@
+"""What can be said about a federation before anything is trained.
+
+Words, as used everywhere in this project:
+
+* *majority class* of a client: its most frequent class, ties go to the lowest. Here all labelled nodes
+  count; training and evaluation know the training labels only (`Client.majority_class`).
+* *minority nodes*: the client's labelled nodes of every other class.
+* *homophily* of a node: the share of its labelled neighbours that have its own label. Neighbours without
+  a label say nothing and are not counted; a node without a label, or without a labelled neighbour, has
+  no homophily and is left out of averages.
+* *label divergence* of a client: the Jensen–Shannon divergence, in bits, of its label distribution from
+  that of all clients together: 0 when they are equal, 1 when they share no class.
+
+A number that does not exist is None (JSON null), never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspray.data.federation import Client, Federation
+from fedspray.data.graph import Graph
+
+
+@dataclass(frozen=True)
+class ClientStatistics:
+    """One client in numbers."""
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    """Undirected edges inside the client."""
+    isolated_nodes: int
+    """Nodes without any neighbour."""
+    label_counts: tuple[int, ...]
+    """[C]: labelled nodes of each class."""
+    unlabelled_nodes: int
+    majority_class: int | None
+    majority_nodes: int
+    minority_nodes: int
+    majority_homophily: float | None
+    """Average homophily of the majority nodes."""
+    minority_homophily: float | None
+    """Average homophily of the minority nodes."""
+    class_homophily: tuple[float | None, ...]
+    """[C]: average homophily of the nodes of each class."""
+    label_divergence: float | None
+    edges_lost: int
+    """Edges of the whole graph between this client's nodes and nodes outside it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; the keys are the field names."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class FederationStatistics:
+    """A federation in numbers."""
+
+    name: str
+    num_clients: int
+    num_features: int
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    average_nodes: float
+    average_edges: float
+    total_nodes: int
+    total_edges: int
+    """Undirected edges inside clients."""
+    isolated_nodes: int
+    label_counts: tuple[int, ...]
+    """[C]: labelled nodes of each class in all clients."""
+    unlabelled_nodes: int
+    clients: tuple[ClientStatistics, ...]
+    settings: Mapping[str, Any]
+    """How the federation was made."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; the keys are the field names."""
+        return {
+            "name": self.name,
+            "num_clients": self.num_clients,
+            "num_features": self.num_features,
+            "num_classes": self.num_classes,
+            "class_names": None if self.class_names is None else list(self.class_names),
+            "average_nodes": self.average_nodes,
+            "average_edges": self.average_edges,
+            "total_nodes": self.total_nodes,
+            "total_edges": self.total_edges,
+            "isolated_nodes": self.isolated_nodes,
+            "label_counts": list(self.label_counts),
+            "unlabelled_nodes": self.unlabelled_nodes,
+            "clients": [client.to_json() for client in self.clients],
+            "settings": dict(self.settings),
+        }
+
+
+def describe(federation: Federation) -> FederationStatistics:
+    """The statistics of a federation and of each of its clients."""
+    overall = np.sum([client.graph.label_counts() for client in federation.clients], axis=0)
+    clients = tuple(_describe_client(client, overall) for client in federation.clients)
+    total_nodes = sum(client.num_nodes for client in clients)
+    total_edges = sum(client.num_edges for client in clients)
+    task = federation.task
+    return FederationStatistics(
+        name=federation.name,
+        num_clients=len(clients),
+        num_features=task.num_features,
+        num_classes=task.num_classes,
+        class_names=task.class_names,
+        average_nodes=total_nodes / len(clients),
+        average_edges=total_edges / len(clients),
+        total_nodes=total_nodes,
+        total_edges=total_edges,
+        isolated_nodes=sum(client.isolated_nodes for client in clients),
+        label_counts=tuple(overall.tolist()),
+        unlabelled_nodes=sum(client.unlabelled_nodes for client in clients),
+        clients=clients,
+        settings=federation.settings,
+    )
+
+
+def node_homophily(graph: Graph) -> NDArray[np.float64]:
+    """[N]: the share of each node's labelled neighbours with its own label; NaN where there is none."""
+    u, v = graph.edges[:, graph.labelled[graph.edges].all(axis=0)]
+    agree = graph.labels[u] == graph.labels[v]
+    neighbours = _count(u, v, graph.num_nodes)
+    alike = _count(u[agree], v[agree], graph.num_nodes)
+    homophily = np.full(graph.num_nodes, np.nan)
+    np.divide(alike, neighbours, out=homophily, where=neighbours > 0)
+    return homophily
+
+
+def label_divergence(counts: NDArray[np.int64], reference: NDArray[np.int64]) -> float | None:
+    """The Jensen–Shannon divergence, in bits, between two distributions given as counts [C].
+
+    >>> label_divergence(np.array([3, 0]), np.array([0, 5]))
+    1.0
+    """
+    if counts.sum() == 0 or reference.sum() == 0:
+        return None
+    p, q = counts / counts.sum(), reference / reference.sum()
+    middle = (p + q) / 2
+    # Rounding may leave a tiny negative number where the two are equal.
+    return max(0.0, float(_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2)
+
+
+def _describe_client(client: Client, overall: NDArray[np.int64]) -> ClientStatistics:
+    graph = client.graph
+    counts = graph.label_counts()
+    homophily = node_homophily(graph)
+    labelled = int(counts.sum())
+    majority = int(counts.argmax()) if labelled else None
+    is_majority = graph.labelled & (graph.labels == majority)
+    majority_nodes = int(is_majority.sum())
+    return ClientStatistics(
+        name=client.name,
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        isolated_nodes=int((graph.degrees == 0).sum()),
+        label_counts=tuple(counts.tolist()),
+        unlabelled_nodes=graph.num_nodes - labelled,
+        majority_class=majority,
+        majority_nodes=majority_nodes,
+        minority_nodes=labelled - majority_nodes,
+        majority_homophily=_average(homophily[is_majority]),
+        minority_homophily=_average(homophily[graph.labelled & ~is_majority]),
+        class_homophily=tuple(_average(homophily[graph.labels == c]) for c in range(graph.num_classes)),
+        label_divergence=label_divergence(counts, overall),
+        edges_lost=client.edges_lost,
+    )
+
+
+def _count(u: NDArray[np.int64], v: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
+    return np.bincount(u, minlength=num_nodes) + np.bincount(v, minlength=num_nodes)
+
+
+def _average(values: NDArray[np.float64]) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def _relative_entropy(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
+    held = p > 0
+    return float((p[held] * np.log2(p[held] / q[held])).sum())

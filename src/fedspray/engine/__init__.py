@@ -1,0 +1,1 @@
+"""Running an algorithm: one training loop, and the engines that carry its messages."""

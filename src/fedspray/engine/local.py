@@ -1,0 +1,172 @@
+"""The in-process engine: all clients here, trained in blocks.
+
+A block is several clients stacked into one batch. Small clients are faster together (fewer calls),
+large ones alone (cache); the result is the same up to rounding, and a run keeps its blocks when it is
+resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Federation
+from fedspray.data.statistics import node_homophily
+from fedspray.engine.worker import Request, Snapshot, Worker
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+
+Blocks = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back from the clients in one exchange."""
+
+    uplink: Message
+    """What the algorithm sent, [len(trained), …]."""
+    trained: tuple[int, ...]
+    counts: Message
+    """Evaluation counts, [len(evaluated), …]."""
+    evaluated: tuple[int, ...]
+    failures: dict[int, str] = field(default_factory=dict)
+    """Clients that did not answer, and why."""
+
+
+class LocalEngine:
+    """Carries messages between the server and workers in this process.
+
+    Args:
+        federation: the clients and their data.
+        algorithms: each client's algorithm (they differ at most in their backbones).
+        seed: the run's.
+        blocks: which clients are trained together; None lets `choose_blocks` decide.
+        dtype: of all data and weights.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        algorithms: Sequence[Algorithm[Any, Any]],
+        seed: int,
+        *,
+        blocks: Blocks | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.client_ids = tuple(range(federation.num_clients))
+        self._federation, self._dtype = federation, dtype
+        self._homophily = [node_homophily(client.graph) for client in federation.clients]
+        self._workers = [
+            Worker(algorithms[ids[0]], federation.task, self._batch(ids), self._stacked_homophily(ids), seed)
+            for ids in (blocks or choose_blocks(federation, algorithms))
+        ]
+
+    @property
+    def blocks(self) -> Blocks:
+        """The clients of each block."""
+        return [list(worker.batch.client_ids) for worker in self._workers]
+
+    def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
+        """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids.
+
+        Args:
+            request: what is asked of everyone; only clients in ``train_ids`` train.
+            downlink: [K, …].
+            train_ids: who trains in this round.
+        """
+        answers: list[tuple[tuple[int, ...], bool, Message, Message]] = []
+        failures: dict[int, str] = {}
+        queue = list(self._workers)
+        while queue:
+            worker = queue.pop(0)
+            ids = worker.batch.client_ids
+            asked = replace(request, train=request.train and ids[0] in train_ids)
+            try:
+                uplink, counts = worker.handle(asked, _rows(downlink, ids))
+            except Exception as error:
+                if len(ids) == 1:
+                    failures[ids[0]] = f"{type(error).__name__}: {error}"
+                else:  # find out which of them it is; from now on they are trained one by one
+                    queue[:0] = self._dissolve(worker)
+                continue
+            answers.append((ids, asked.train, uplink, counts))
+        uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
+        counted = [(ids, counts) for ids, _, _, counts in answers if counts]
+        return Answers(*_stack(uplinks), *_stack(counted), failures)
+
+    def personal_models(self) -> dict[int, Snapshot]:
+        """The kept model of every client that has one."""
+        return {
+            k: model
+            for worker in self._workers
+            for k, model in zip(worker.batch.client_ids, worker.personal_models(), strict=True)
+            if model is not None
+        }
+
+    def algorithm_of(self, client_id: int) -> Algorithm[Any, Any]:
+        """The algorithm that a client runs."""
+        return next(worker.algorithm for worker in self._workers if client_id in worker.batch.client_ids)
+
+    def tensors(self, round_index: int) -> dict[str, Tensor]:
+        """Everything that the clients remembered at the end of a round, by name."""
+        flat: dict[str, Tensor] = {}
+        for index, worker in enumerate(self._workers):
+            flat |= tree.prefixed(f"worker{index}", worker.tensors(round_index))
+        return flat
+
+    def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
+        """Goes back to what `tensors` held; the blocks must be the same."""
+        for index, worker in enumerate(self._workers):
+            worker.load(tree.part_of(tensors, f"worker{index}"), round_index)
+
+    def _batch(self, ids: Sequence[int]) -> GraphBatch:
+        return GraphBatch.from_clients([self._federation.clients[k] for k in ids], ids, dtype=self._dtype)
+
+    def _stacked_homophily(self, ids: Sequence[int]) -> Any:
+        return np.concatenate([self._homophily[k] for k in ids])
+
+    def _dissolve(self, worker: Worker) -> list[Worker]:
+        ids = worker.batch.client_ids
+        singles = worker.split([self._batch([k]) for k in ids], [self._homophily[k] for k in ids])
+        position = self._workers.index(worker)
+        self._workers[position : position + 1] = singles
+        return singles
+
+
+def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, Any]]) -> Blocks:
+    """All clients with the same backbone in one block."""
+    blocks: dict[Any, list[int]] = {}
+    for k in range(federation.num_clients):
+        blocks.setdefault(algorithms[k].backbone, []).append(k)
+    return list(blocks.values())
+
+
+def single_blocks(federation: Federation) -> Blocks:
+    """Every client alone."""
+    return [[k] for k in range(federation.num_clients)]
+
+
+def _rows(downlink: Message, ids: Sequence[int]) -> Message:
+    if list(ids) == list(range(ids[0], ids[0] + len(ids))):
+        return {name: value[ids[0] : ids[0] + len(ids)] for name, value in downlink.items()}
+    return {name: value[list(ids)] for name, value in downlink.items()}
+
+
+def _stack(parts: list[tuple[tuple[int, ...], Message]]) -> tuple[Message, tuple[int, ...]]:
+    """Joins the messages of several blocks, in the order of client ids."""
+    ids = [k for block, _ in parts for k in block]
+    if len(parts) == 1:
+        return parts[0][1], tuple(ids)
+    names = parts[0][1] if parts else {}
+    joined = {name: torch.cat([message[name] for _, message in parts]) for name in names}
+    if ids != sorted(ids):
+        order = torch.tensor(np.argsort(ids))
+        joined = {name: value[order] for name, value in joined.items()}
+    return joined, tuple(sorted(ids))

@@ -1,0 +1,197 @@
+"""The one training loop: the server's side of every engine.
+
+In round r the server sends what round r-1 produced; the clients evaluate that model, train, and answer.
+So the record of a round is complete one exchange later, and one closing exchange follows the last round.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.data.federation import Task
+from fedspray.engine.local import Answers
+from fedspray.engine.worker import Request
+from fedspray.errors import InputError, RunStopped
+from fedspray.evaluation import selection
+from fedspray.evaluation.metrics import Counts, Json, detail_summary
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+from fedspray.seeds import generator
+
+
+class Engine(Protocol):
+    """Carries messages between the server and its clients."""
+
+    client_ids: tuple[int, ...]
+
+    def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
+        """Sends every client its row of ``downlink`` and collects the answers."""
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How long a run is, who takes part, and which round is reported."""
+
+    rounds: int = 300
+    participation: float = 1.0
+    """Share of the clients that train in a round."""
+    min_clients: int | None = None
+    """Fewer trained clients than this stop the run; by default half of those asked, rounded up."""
+    selection: str = "loss"
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise InputError(f"rounds is {self.rounds}, but must be at least 1")
+        if not 0 < self.participation <= 1:
+            raise InputError(f"participation is {self.participation}, but must be above 0 and at most 1")
+        if self.min_clients is not None and self.min_clients < 1:
+            raise InputError(f"min_clients is {self.min_clients}, but must be at least 1")
+        selection.score(self.selection, {"loss": None, "overall": None, "balanced": None})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, on the server: with the engine's own state, this is a checkpoint."""
+
+    server: Any
+    round_index: int = 0
+    """The last round that was trained."""
+    best_round: int | None = None
+    best_score: float | None = None
+    keep: bool = False
+    """The model evaluated last was the best so far, and the clients have not been told yet."""
+    pending: Json = field(default_factory=dict)
+    """The record of `round_index`, still without its evaluation."""
+    detail: Json = field(default_factory=dict)
+    """Set when the run is over: all metrics of the reported round."""
+
+
+def start(algorithm: Algorithm[Any, Any], task: Task, seed: int, dtype: torch.dtype) -> Progress:
+    """The beginning of a run."""
+    return Progress(tree.cast(algorithm.init_server(task, seed), dtype))
+
+
+def run_rounds(
+    algorithm: Algorithm[Any, Any],
+    engine: Engine,
+    settings: RoundSettings,
+    seed: int,
+    progress: Progress,
+    *,
+    on_record: Callable[[Json], None],
+    on_round: Callable[[Progress], None],
+) -> Progress:
+    """Trains from ``progress`` to the end.
+
+    Args:
+        algorithm: the server's.
+        engine: reaches the clients.
+        settings: rounds, participation, selection.
+        seed: the run's.
+        progress: where to begin: `start`, or a checkpoint.
+        on_record: gets every round's record once it is complete.
+        on_round: called after every round, when a checkpoint may be written.
+    """
+    while progress.round_index < settings.rounds:
+        round_index = progress.round_index + 1
+        chosen = choose_clients(engine.client_ids, settings, seed, round_index)
+        request = Request(round_index, train=True, evaluate=round_index > 1, keep=progress.keep)
+        began, cpu_began = time.perf_counter(), time.process_time()
+        downlink = algorithm.broadcast(progress.server, engine.client_ids)
+        answers = engine.exchange(request, downlink, chosen)
+        if round_index > 1:
+            progress = _evaluated(progress, answers, settings, on_record)
+        _check_enough(answers, chosen, settings, round_index)
+        server = algorithm.server_update(progress.server, answers.uplink, answers.trained)
+        pending = {
+            "round": round_index,
+            "trained": list(answers.trained),
+            "failed": {str(k): reason for k, reason in answers.failures.items()},
+            "bytes_down": tree.num_bytes(downlink),
+            "bytes_up": tree.num_bytes(answers.uplink),
+            "bytes_evaluation": tree.num_bytes(answers.counts),
+            "bytes_up_by_client": _bytes_each(answers.uplink, answers.trained, engine.client_ids),
+            "bytes_down_by_client": _bytes_each(downlink, engine.client_ids, engine.client_ids),
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": time.process_time() - cpu_began,
+        }
+        progress = replace(progress, server=server, round_index=round_index, pending=pending)
+        on_round(progress)
+    if progress.detail:
+        return progress
+    downlink = algorithm.broadcast(progress.server, engine.client_ids)
+    closing = Request(settings.rounds + 1, train=False, keep=progress.keep)
+    progress = _evaluated(progress, engine.exchange(closing, downlink, frozenset()), settings, on_record)
+    last = Request(settings.rounds + 2, train=False, evaluate=False, keep=progress.keep, detail=True)
+    answers = engine.exchange(last, downlink, frozenset())
+    return replace(progress, keep=False, detail=_final(answers, progress))
+
+
+def choose_clients(client_ids: Sequence[int], settings: RoundSettings, seed: int, round_index: int) -> Set[int]:
+    """Who trains in a round: a seeded draw of the `participation` share."""
+    if settings.participation == 1:
+        return frozenset(client_ids)
+    count = max(1, round(settings.participation * len(client_ids)))
+    drawn = generator(seed, "participation", round_index).choice(len(client_ids), size=count, replace=False)
+    return frozenset(client_ids[i] for i in drawn)
+
+
+def _evaluated(
+    progress: Progress, answers: Answers, settings: RoundSettings, on_record: Callable[[Json], None]
+) -> Progress:
+    """Completes the record of the last round with its evaluation and compares it with the best so far."""
+    if not answers.counts:
+        raise RunStopped(f"round {progress.round_index + 1}: no client answered: {_reasons(answers)}")
+    counts = Counts.from_message(answers.counts)
+    parts = {name: counts.part(name) for name in ("train", "val", "test")}
+    record = {
+        **progress.pending,
+        **{name: part.summary() for name, part in parts.items()},
+        "evaluated": list(answers.evaluated),
+        "clients": {
+            str(k): {"val": val, "test": test}
+            for k, val, test in zip(answers.evaluated, parts["val"].by_client(), parts["test"].by_client(), strict=True)
+        },
+    }
+    on_record(record)
+    score = selection.score(settings.selection, record["val"])
+    better = progress.best_score is None or (score is not None and score > progress.best_score)
+    if not better or (score is not None and not math.isfinite(score)):
+        return replace(progress, keep=False)
+    return replace(progress, keep=True, best_round=progress.round_index, best_score=score)
+
+
+def _final(answers: Answers, progress: Progress) -> Json:
+    counts = Counts.from_message(answers.counts)
+    test = counts.part("test")
+    return {
+        "best_round": progress.best_round,
+        **{name: counts.part(name).summary() for name in ("train", "val", "test")},
+        **detail_summary(answers.counts),
+        "clients": dict(zip((str(k) for k in answers.evaluated), test.by_client(), strict=True)),
+    }
+
+
+def _check_enough(answers: Answers, chosen: Set[int], settings: RoundSettings, round_index: int) -> None:
+    needed = settings.min_clients or math.ceil(len(chosen) / 2)
+    if len(answers.trained) < needed:
+        raise RunStopped(
+            f"round {round_index}: {len(answers.trained)} of {len(chosen)} clients trained, "
+            f"but at least {needed} are needed (min_clients): {_reasons(answers)}"
+        )
+
+
+def _reasons(answers: Answers) -> str:
+    return "; ".join(f"client {k}: {reason}" for k, reason in answers.failures.items()) or "no reason given"
+
+
+def _bytes_each(message: Message, holders: Sequence[int], client_ids: Sequence[int]) -> list[int]:
+    each = tree.num_bytes(message) // max(1, len(holders))
+    return [each if k in holders else 0 for k in client_ids]

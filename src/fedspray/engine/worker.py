@@ -1,0 +1,181 @@
+"""The client's side of a round, the same in one process and on a machine of its own.
+
+A worker holds the private state of the clients of one batch. The model of round r is known only after
+round r's aggregation, so it is evaluated, and its snapshot taken, when the next message arrives. The
+server says which of the rounds so far was the best; each worker keeps the snapshots of that round and
+of the current one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.evaluation.counting import Counter
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+from fedspray.seeds import stream_key
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of a worker, beside the message itself."""
+
+    round_index: int
+    """The round that begins: 1 … R; R+1 evaluates the last model, R+2 reports the kept one."""
+    train: bool = True
+    evaluate: bool = True
+    """Evaluate the model that the message completes: that of the round before."""
+    keep: bool = False
+    """The model evaluated last was the best so far: keep its snapshot."""
+    detail: bool = False
+    """Report the details of the kept model (at the end of a run)."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a round's model needs for prediction."""
+
+    client: Any
+    message: Message
+
+
+@dataclass(frozen=True)
+class Memory:
+    """All that a worker remembers after a round."""
+
+    round_index: int
+    state: Any
+    candidate: Snapshot | None = None
+    """The model evaluated last."""
+    best: Snapshot | None = None
+
+
+class NotFinite(ArithmeticError):
+    """A client's update holds NaN or infinity and was not sent."""
+
+
+class Worker:
+    """The clients of one batch.
+
+    It remembers the last two rounds. If the server lost a round, or stopped in the middle of one, and asks
+    for it again, the worker starts from where it was before it.
+
+    Args:
+        algorithm: what they run.
+        task: what the federation agreed on.
+        batch: their data.
+        homophily: [N] local homophily of each node (NaN: none), for the report by homophily.
+        seed: the run's.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        task: Task,
+        batch: GraphBatch,
+        homophily: NDArray[np.float64],
+        seed: int,
+    ) -> None:
+        self.algorithm, self.batch, self._task, self._seed = algorithm, batch, task, seed
+        self._counter = Counter(batch, homophily)
+        self._memories = [Memory(0, algorithm.init_clients(task, batch, seed))]
+
+    def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
+        """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
+        before = self.memory_at(request.round_index - 1)
+        self._memories = [before]
+        state, candidate = before.state, before.candidate
+        best = before.candidate if request.keep else before.best
+        uplink: Message = {}
+        counts: Message = {}
+        if request.evaluate:
+            candidate = Snapshot(tree.for_prediction(state), message)
+            with torch.no_grad():
+                counts = self._counter.count(self.algorithm.predict(state, message, self.batch))
+        if request.train:
+            round_seed = stream_key(self._seed, "round", request.round_index)
+            state, uplink = self.algorithm.client_update(state, message, self.batch, round_seed)
+            _check_finite(uplink)
+        if request.detail and best is not None:
+            with torch.no_grad():
+                logits = self.algorithm.predict(best.client, best.message, self.batch)
+                counts = {**self._counter.count(logits), **self._counter.detail(logits)}
+        self._memories = [before, Memory(request.round_index, state, candidate, best)]
+        return uplink, counts
+
+    def memory_at(self, round_index: int) -> Memory:
+        """What the worker remembered when ``round_index`` was over (rounds that it missed change nothing)."""
+        known = [memory for memory in self._memories if memory.round_index <= round_index]
+        if not known:
+            rounds = [memory.round_index for memory in self._memories]
+            raise LookupError(f"asked for round {round_index}, but rounds {rounds} are remembered")
+        return known[-1]
+
+    # ---- what survives a restart ------------------------------------------------------------------
+
+    def tensors(self, round_index: int) -> dict[str, Tensor]:
+        """Everything remembered at the end of ``round_index``, by name."""
+        memory = self.memory_at(round_index)
+        flat = tree.flatten(memory.state, "state")
+        for name, snapshot in (("candidate", memory.candidate), ("best", memory.best)):
+            if snapshot is not None:
+                flat |= tree.flatten(snapshot.client, f"{name}.client")
+                flat |= tree.prefixed(f"{name}.message", snapshot.message)
+        return flat
+
+    def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
+        """Goes back to what `tensors` held."""
+        template = self._memories[0].state
+        snapshots: dict[str, Snapshot | None] = {}
+        for name in ("candidate", "best"):
+            held = tree.part_of(tensors, name)
+            known = Snapshot(tree.restore(template, tree.part_of(held, "client")), tree.part_of(held, "message"))
+            # A snapshot may be of nothing at all: some algorithms predict without a client state or a message.
+            snapshots[name] = known if round_index > (1 if name == "candidate" else 2) or held else None
+        self._memories = [Memory(round_index, tree.restore(template, tree.part_of(tensors, "state")), **snapshots)]
+
+    def split(self, batches: list[GraphBatch], homophily: list[NDArray[np.float64]]) -> list[Worker]:
+        """The same clients as one worker each."""
+        singles = []
+        for k, (batch, values) in enumerate(zip(batches, homophily, strict=True)):
+            single = Worker(self.algorithm, self._task, batch, values, self._seed)
+            single._memories = [
+                Memory(
+                    memory.round_index,
+                    tree.split(memory.state, self.batch)[k],
+                    self._split_snapshot(memory.candidate)[k],
+                    self._split_snapshot(memory.best)[k],
+                )
+                for memory in self._memories
+            ]
+            singles.append(single)
+        return singles
+
+    def personal_models(self) -> list[Snapshot | None]:
+        """The kept snapshot of each client."""
+        return self._split_snapshot(self._memories[-1].best)
+
+    def _split_snapshot(self, snapshot: Snapshot | None) -> list[Snapshot | None]:
+        if snapshot is None:
+            return [None] * self.batch.num_clients
+        clients = tree.split(snapshot.client, self.batch)
+        return [
+            Snapshot(client, {name: value[k : k + 1] for name, value in snapshot.message.items()})
+            for k, client in enumerate(clients)
+        ]
+
+
+def _check_finite(uplink: Message) -> None:
+    for name, value in uplink.items():
+        if not torch.isfinite(value.sum()):
+            raise NotFinite(f"{name} is not finite after local training")

@@ -1,0 +1,26 @@
+"""The errors that a user sees: one sentence that names the value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Bad input. Its text is one clear sentence; the command line prints it and exits with code 2."""
+
+
+class MissingDataError(InputError):
+    """A file that is needed is not there, and the text says where to put it."""
+
+
+class RunStopped(RuntimeError):
+    """A run cannot go on. Everything so far is saved, and it can be resumed."""
+
+
+def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
+    """The error for a name that does not exist: it lists the names that do and points at the nearest."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return InputError(f"unknown {kind} {given!r}: choose one of {', '.join(names)}{hint}")

@@ -1,0 +1,1 @@
+"""Metrics that are sums first and divisions last, and the selection of the reported round."""

@@ -1,0 +1,139 @@
+"""`build_federation`: from a name and a few choices to a `Federation`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspray import datasets, plugins
+from fedspray.data.federation import Federation
+from fedspray.data.graph import Graph
+from fedspray.datasets.banks import Banks
+from fedspray.errors import InputError, MissingDataError, unknown
+from fedspray.partitioners.base import Partitioner
+from fedspray.partitioners.files import Files
+from fedspray.partitioners.label_skew import LabelSkew
+
+DEFAULT_PARTITIONER = "louvain"
+
+
+def build_federation(
+    dataset: str,
+    *,
+    partitioner: str | None = None,
+    partition_dir: Path | None = None,
+    clients: int | None = None,
+    nodes: int | None = None,
+    seed: int | None = None,
+    partition_seed: int = 0,
+    alpha: float | None = None,
+) -> Federation:
+    """Makes, cuts or opens a federation; choices that contradict each other are refused.
+
+    Args:
+        dataset: a name from `datasets.names`, the path of a graph in npz format, or the folder of a
+            saved federation.
+        partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``.
+        partition_dir: for the partitioner `files`, which it implies: the folder of node lists.
+        clients: K; by default what the data set's card says.
+        nodes: for `banks`: nodes of all clients together.
+        seed: draws every client's 40/30/30 split; 0 by default, a saved federation keeps its own.
+        partition_seed: decides who owns which node; for `banks`, it draws the graphs.
+        alpha: for the partitioner `label-skew`: concentration of the Dirichlet distribution.
+    """
+    given = {
+        "partitioner": partitioner,
+        "partition_dir": partition_dir,
+        "clients": clients,
+        "nodes": nodes,
+        "alpha": alpha,
+        "partition_seed": partition_seed or None,
+    }
+    if dataset == datasets.GENERATED:
+        _refuse(given, ("partitioner", "partition_dir", "alpha"), "'banks' is drawn as separate clients already")
+        return _draw_banks(clients, nodes, seed or 0, partition_seed)
+    _refuse(given, ("nodes",), f"only 'banks' has a free number of nodes, {dataset!r} has its own")
+    cards = datasets.catalogue()
+    if dataset not in cards and Path(dataset).is_dir():
+        _refuse(given, tuple(given), f"{dataset} is a saved federation, whose clients are fixed")
+        saved = Federation.load(dataset)
+        return saved if seed is None else saved.with_split(seed)
+    chosen = partitioner or (DEFAULT_PARTITIONER if partition_dir is None else "files")
+    if dataset not in cards and not Path(dataset).is_file():
+        raise _not_found(dataset)
+    default_clients = cards[dataset].default_clients if dataset in cards else None
+    cutter = _make_partitioner(chosen, given, default_clients)
+    graph = datasets.load(dataset) if dataset in cards else Graph.from_npz(dataset)
+    parts = cutter.partition(graph, partition_seed)
+    settings = {
+        "dataset": dataset,
+        "partitioner": chosen,
+        **{key: _plain(value) for key, value in vars(cutter).items()},
+        "num_clients": len(parts),
+        "partition_seed": partition_seed,
+        "graph_sha256": _content_hash(graph),
+    }
+    name = dataset if dataset in cards else Path(dataset).stem
+    return Federation.from_graph(graph, parts, name=name, seed=seed or 0, settings=settings)
+
+
+def _draw_banks(clients: int | None, nodes: int | None, seed: int, partition_seed: int) -> Federation:
+    banks = Banks(num_nodes=nodes) if clients is None else Banks(num_clients=clients, num_nodes=nodes)
+    settings = {"dataset": "banks", **asdict(banks), "num_nodes": sum(banks.client_sizes)}
+    settings["partition_seed"] = partition_seed
+    return Federation.from_graphs(banks.generate(partition_seed), name="banks", seed=seed, settings=settings)
+
+
+def _make_partitioner(name: str, given: dict[str, Any], default_clients: int | None) -> Partitioner:
+    cutter: Any = plugins.load_class("fedspray.partitioners", "partitioner", name, Partitioner)
+    if not issubclass(cutter, Partitioner):
+        raise InputError(f"partitioner {name!r} is not a fedspray.partitioners.base.Partitioner")
+    if cutter is not LabelSkew:
+        _refuse(given, ("alpha",), f"the partitioner {name!r} has no alpha, only 'label-skew' has")
+    if cutter is Files:
+        _refuse(
+            given,
+            ("clients", "partition_seed"),
+            "the partitioner 'files' takes the clients that the folder lists",
+        )
+        if given["partition_dir"] is None:
+            raise InputError(
+                "the partitioner 'files' needs partition_dir, a folder with one file of node ids per client"
+            )
+        return Files(partition_dir=Path(given["partition_dir"]))
+    _refuse(given, ("partition_dir",), f"the partitioner {name!r} reads no files, only 'files' does")
+    num_clients = given["clients"] if given["clients"] is not None else default_clients
+    if num_clients is None:
+        raise InputError("the number of clients is missing: a graph of your own has no default, so say how many")
+    skew = {} if given["alpha"] is None else {"alpha": given["alpha"]}
+    made: Partitioner = cutter(num_clients=num_clients, **skew)
+    return made
+
+
+def _refuse(given: dict[str, Any], forbidden: tuple[str, ...], reason: str) -> None:
+    for key in forbidden:
+        if given[key] is not None:
+            raise InputError(f"{key.replace('_', '-')} {str(given[key])!r} makes no sense here: {reason}")
+
+
+def _not_found(dataset: str) -> InputError:
+    if dataset.endswith(".npz") or Path(dataset).name != dataset:
+        return MissingDataError(f"{dataset} does not exist: give a data set's name, a graph .npz or a saved folder")
+    return unknown("data set", dataset, datasets.names())
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _content_hash(graph: Graph) -> str:
+    features: Any = graph.features
+    arrays = (features.data, features.indices, features.indptr) if graph.is_sparse else (features,)
+    digest = hashlib.sha256(repr((features.shape, graph.num_classes)).encode())
+    for array in (*arrays, graph.edges, graph.labels):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Building blocks over a leading client axis: operations, optimizer, initial weights, state trees."""

@@ -1,0 +1,125 @@
+"""Trees of tensors: what a state is made of, and how it is stored, cut and joined.
+
+A state is a frozen dataclass whose fields are tensors, dicts of tensors, or further states. Every
+tensor's first axis runs over clients, unless its field says otherwise (`per_train_node`); fields that
+only training needs (`training_only`) are left out of what is kept for prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedspray.data.batch import GraphBatch
+
+Params = dict[str, Tensor]
+"""Named weights of a model; each [K, …]."""
+
+Message = dict[str, Tensor]
+"""What crosses between client and server: named tensors, each [K, …]. Nothing else ever does."""
+
+T = TypeVar("T")
+
+
+def training_only(*, per_train_node: bool = False) -> Any:
+    """A field that prediction does not need (moments of an optimizer, for example)."""
+    return field(metadata={"training_only": True} | ({"axis": "train"} if per_train_node else {}))
+
+
+def per_client() -> Any:
+    """A field whose first axis runs over clients, inside a state that is otherwise per node."""
+    return field(metadata={"axis": "client"})
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Names every tensor of a tree: ``{"gnn.conv1.weight": …}``; parts that were dropped are left out."""
+    if isinstance(tree, Tensor):
+        return {prefix: tree}
+    if tree is None:
+        return {}
+    parts = tree if isinstance(tree, Mapping) else {f.name: getattr(tree, f.name) for f in fields(tree)}
+    flat: dict[str, Tensor] = {}
+    for name, part in parts.items():
+        flat |= flatten(part, f"{prefix}.{name}" if prefix else name)
+    return flat
+
+
+def restore(template: T, flat: Mapping[str, Tensor], prefix: str = "") -> T:
+    """The tree of the same build as ``template`` with the tensors of ``flat``; absent parts become None."""
+
+    def build(part: Any, name: str) -> Any:
+        if isinstance(part, Tensor):
+            return flat.get(name)
+        if not any(key.startswith(f"{name}.") for key in flat):
+            return type(part)() if isinstance(part, Mapping) and not part else None
+        if isinstance(part, Mapping):
+            return {key: build(value, f"{name}.{key}") for key, value in part.items()}
+        return replace(part, **{f.name: build(getattr(part, f.name), f"{name}.{f.name}") for f in fields(part)})
+
+    nested: Any = template
+    if is_dataclass(nested):
+        parts = {f.name: build(getattr(nested, f.name), prefix + f.name) for f in fields(nested)}
+        return replace(nested, **parts)  # type: ignore[type-var, return-value]
+    return {key: build(value, prefix + key) for key, value in nested.items()}  # type: ignore[return-value]
+
+
+def for_prediction(state: T) -> T:
+    """The state without what only training needs."""
+    dropped = {f.name: None for f in fields(state) if f.metadata.get("training_only")}  # type: ignore[arg-type]
+    return replace(state, **dropped)  # type: ignore[type-var]
+
+
+def split(state: T, batch: GraphBatch) -> list[T]:
+    """Cuts the state of a batch into the states of its clients."""
+    sizes = {"client": (1,) * batch.num_clients, "train": batch.train_rows.sizes}
+    cuts = _map(state, "client", lambda leaf, axis: leaf.split(sizes[axis]))
+    return [_map(cuts, "client", lambda leaf, _, k=k: leaf[k].clone()) for k in range(batch.num_clients)]
+
+
+def join(states: Sequence[T]) -> T:
+    """Stacks the states of several clients into that of one batch: the inverse of `split`."""
+    flats = [flatten(state) for state in states]
+    return restore(states[0], {name: torch.cat([flat[name] for flat in flats]) for name in flats[0]})
+
+
+def cast(state: T, dtype: torch.dtype) -> T:
+    """The state with all its floating-point tensors in ``dtype``."""
+    return _map(state, "client", lambda leaf, _: leaf.to(dtype) if leaf.is_floating_point() else leaf)  # type: ignore[no-any-return]
+
+
+def expand(params: Mapping[str, Tensor], num_clients: int) -> Params:
+    """The same weights for every client, as views: […] → [K, …]."""
+    return {name: value.expand(num_clients, *value.shape) for name, value in params.items()}
+
+
+def prefixed(prefix: str, params: Mapping[str, Tensor]) -> Message:
+    """Weights as part of a message: ``{"conv1.weight": …}`` → ``{"gnn.conv1.weight": …}``."""
+    return {f"{prefix}.{name}": value for name, value in params.items()}
+
+
+def part_of(message: Mapping[str, Tensor], prefix: str) -> Params:
+    """The part of a message under ``prefix``: the inverse of `prefixed`."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): value for name, value in message.items() if name.startswith(start)}
+
+
+def num_bytes(message: Mapping[str, Tensor]) -> int:
+    """Bytes of a message for all its clients together, as sent (an expanded view counts for each)."""
+    return sum(value.numel() * value.element_size() for value in message.values())
+
+
+def _map(tree: Any, axis: str, function: Callable[..., Any]) -> Any:
+    if isinstance(tree, Tensor | tuple):
+        return function(tree, axis)
+    if isinstance(tree, Mapping):
+        return {key: _map(value, axis, function) for key, value in tree.items()}
+    changed = {
+        f.name: _map(getattr(tree, f.name), f.metadata.get("axis", axis), function)
+        for f in fields(tree)
+        if getattr(tree, f.name) is not None
+    }
+    return replace(tree, **changed)

@@ -1,0 +1,46 @@
+"""`Partitioner`: the contract of a way to cut one graph into clients.
+
+A partitioner is one module here with one frozen dataclass. Its fields are its settings, each with a
+one-line description under ``metadata["help"]``; its one method returns the node ids of every client:
+disjoint, within the graph, ascending, the same for the same graph, settings and seed. Nodes may be
+left out. The module's name, with '-' for '_', is the public name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspray.data.graph import Graph
+from fedspray.errors import InputError
+
+
+class Partitioner(ABC):
+    """Cuts one graph into clients."""
+
+    @abstractmethod
+    def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
+        """The ascending node ids of each client, by the client's name."""
+
+
+def name_parts(parts: Iterable[NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    """Names the parts ``client_00`` …, with their nodes in ascending order."""
+    sorted_parts = [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
+    width = max(2, len(str(len(sorted_parts) - 1)))
+    return {f"client_{index:0{width}d}": part for index, part in enumerate(sorted_parts)}
+
+
+def largest_first(membership: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The groups that ``membership`` [N] describes, by falling size, ties by their smallest node."""
+    order = np.argsort(membership, kind="stable")
+    starts = np.flatnonzero(np.diff(membership[order])) + 1
+    return sorted(np.split(order, starts), key=lambda nodes: (-len(nodes), nodes[0]))
+
+
+def check_num_clients(num_clients: int) -> None:
+    """Refuses anything below one client."""
+    if num_clients < 1:
+        raise InputError(f"the number of clients is {num_clients}, but must be at least 1")

@@ -1,0 +1,57 @@
+"""Label skew: every class is shared out by its own draw from a Dirichlet distribution.
+
+Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for federated visual
+classification, 2019. Edges are not looked at; nodes without a label are shared out evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspray.data.graph import UNLABELLED, Graph
+from fedspray.errors import InputError
+from fedspray.partitioners.base import Partitioner, check_num_clients, name_parts
+from fedspray.seeds import generator
+
+MAX_DRAWS = 100
+"""A draw that leaves a client without nodes is repeated so many times before giving up."""
+
+
+@dataclass(frozen=True)
+class LabelSkew(Partitioner):
+    """Dirichlet shares of each class."""
+
+    num_clients: int = field(metadata={"help": "number of clients K"})
+    alpha: float = field(default=0.5, metadata={"help": "Dirichlet concentration α; small is skewed"})
+
+    def __post_init__(self) -> None:
+        check_num_clients(self.num_clients)
+        if not (self.alpha > 0 and math.isfinite(self.alpha)):
+            raise InputError(f"alpha is {self.alpha}, but must be a number above 0")
+
+    def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
+        """The node ids of each client."""
+        if self.num_clients > graph.num_nodes:
+            raise InputError(f"{self.num_clients} clients are asked for, but the graph has {graph.num_nodes} nodes")
+        groups = [np.flatnonzero(graph.labels == label) for label in range(UNLABELLED, graph.num_classes)]
+        for attempt in range(MAX_DRAWS):
+            rng = generator(seed, "label-skew", attempt)
+            even = np.full(self.num_clients, 1 / self.num_clients)
+            shares = [even, *rng.dirichlet(np.full(self.num_clients, self.alpha), size=graph.num_classes)]
+            cuts = [_cut_points(share, len(nodes)) for share, nodes in zip(shares, groups, strict=True)]
+            pieces = [np.split(rng.permutation(nodes), points) for nodes, points in zip(groups, cuts, strict=True)]
+            parts = [np.concatenate(owned) for owned in zip(*pieces, strict=True)]
+            if all(len(part) for part in parts):
+                return name_parts(parts)
+        raise InputError(
+            f"alpha {self.alpha} leaves one of {self.num_clients} clients empty in each of {MAX_DRAWS} "
+            "draws: choose a larger alpha or fewer clients"
+        )
+
+
+def _cut_points(shares: NDArray[np.float64], num_nodes: int) -> NDArray[np.int64]:
+    return np.rint(np.cumsum(shares)[:-1] * num_nodes).astype(np.int64)

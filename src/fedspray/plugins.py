@@ -1,0 +1,60 @@
+"""Plug-ins by name: the folder is the registry.
+
+A backbone, algorithm or partitioner is one module in its package; its public name is the module's
+name with '-' for '_'. ``package.module:Name`` reaches code outside this project.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedspray.errors import InputError, unknown
+
+
+def names(package: str) -> list[str]:
+    """The public names in a plug-in package, without importing them."""
+    folder = importlib.import_module(package).__path__
+    modules = [info.name for info in pkgutil.iter_modules(folder)]
+    return sorted(name.replace("_", "-") for name in modules if name != "base" and not name.startswith("_"))
+
+
+def load_module(package: str, kind: str, name: str) -> ModuleType:
+    """The module of one plug-in of this project."""
+    if name not in names(package):
+        raise unknown(kind, name, names(package))
+    return importlib.import_module(f"{package}.{name.replace('-', '_')}")
+
+
+def load_class(package: str, kind: str, name: str, base: type) -> type[Any]:
+    """The class of a plug-in: the one subclass of ``base`` that its module defines, or ``package.module:Name``."""
+    if ":" in name:
+        return load_outside(kind, name)
+    module = load_module(package, kind, name)
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise TypeError(f"{module.__name__} must define exactly one {base.__name__}, but defines {len(found)}")
+    return found[0]
+
+
+def load_outside(kind: str, name: str) -> type[Any]:
+    """The class that ``package.module:Name`` calls; modules beside the user's files are found too."""
+    module_name, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # a module beside the user's files, as `python -m` would find it
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InputError(f"{kind} {name!r}: the module {module_name!r} cannot be imported ({error})") from None
+    value = getattr(module, attribute, None)
+    if not isinstance(value, type):
+        raise InputError(f"{kind} {name!r}: the module {module_name!r} has no class {attribute!r}")
+    return value

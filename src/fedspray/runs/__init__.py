@@ -1,0 +1,1 @@
+"""Runs: settings in, a folder of records, checkpoints, models and results out."""

@@ -1,0 +1,119 @@
+"""An experiment: where the data come from, and the run on them, from a TOML file or from flags.
+
+The keys of the file are the names of the flags, with '_' for '-'; tables ``[set]`` and ``[backbone_of]``
+hold what ``--set`` and ``--backbone-of`` give::
+
+    dataset = "pubmed"
+    partitioner = "files"
+    partition_dir = "partitions/PubMed"
+    algorithm = "fedspray"
+    backbone = "gcn"
+    seeds = 5
+
+    [set]
+    distill_weight = 2.0
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedspray.data.federation import Federation
+from fedspray.errors import InputError, MissingDataError
+from fedspray.runs.settings import RunSettings, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All that ``fedspray run`` takes."""
+
+    dataset: str = "banks"
+    partitioner: str | None = None
+    partition_dir: str | None = None
+    clients: int | None = None
+    nodes: int | None = None
+    alpha: float | None = None
+    partition_seed: int = 0
+    algorithm: str = "fedspray"
+    backbone: str = "gcn"
+    preset: str | None = None
+    rounds: int | None = None
+    local_epochs: int | None = None
+    participation: float | None = None
+    min_clients: int | None = None
+    selection: str | None = None
+    seed: int | None = None
+    """One seed."""
+    seeds: int | None = None
+    """This many seeds, from 0 on."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    backbone_of: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], where: str) -> Experiment:
+        """From named values; unknown names are refused with the nearest valid one."""
+        kinds = {f.name: str(f.type) for f in fields(cls)}
+        checked: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in kinds:
+                near = difflib.get_close_matches(name, kinds, n=1, cutoff=0)
+                raise InputError(f"{where}: unknown key {name!r}: the nearest is {near[0]!r} (settings go under [set])")
+            if name in ("set", "backbone_of"):
+                if not isinstance(value, Mapping):
+                    raise InputError(f"{where}: {name} is {value!r}, but must be a table of names and values")
+                checked[name] = dict(value)
+            else:
+                checked[name] = parse(name, value, kinds[name])
+        return cls(**checked)
+
+    @classmethod
+    def read_values(cls, file: Path) -> dict[str, Any]:
+        """The values in a TOML file."""
+        try:
+            return tomllib.loads(file.read_text())
+        except FileNotFoundError:
+            raise MissingDataError(f"{file} is not a file, but an experiment in TOML is needed") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{file} is not readable TOML ({error})") from None
+
+    def source(self) -> dict[str, Any]:
+        """What names the data."""
+        names = ("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed")
+        return {name: getattr(self, name) for name in names}
+
+    def run_settings(self) -> RunSettings:
+        """What names the run."""
+        if self.seed is not None and self.seeds is not None:
+            raise InputError(f"seed is {self.seed} and seeds is {self.seeds}, but only one of them may be given")
+        if self.seeds is not None and self.seeds < 1:
+            raise InputError(f"seeds is {self.seeds}, but must be at least 1")
+        if self.seed is not None and self.seed < 0:
+            raise InputError(f"seed is {self.seed}, but must be at least 0")
+        named = ("rounds", "local_epochs", "participation", "min_clients", "selection")
+        flags = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        for name in flags:
+            if name in self.set:
+                raise InputError(f"{name} is given twice: as a flag of its own and as a setting")
+        return RunSettings(
+            algorithm=self.algorithm,
+            backbone=self.backbone,
+            preset=self.preset,
+            values={**self.set, **flags},
+            backbone_of=self.backbone_of,
+            seeds=tuple(range(self.seeds)) if self.seeds is not None else (self.seed or 0,),
+        )
+
+
+def open_source(source: Mapping[str, Any]) -> Federation:
+    """The federation that `Experiment.source` names."""
+    from fedspray.federate import build_federation
+
+    values = dict(source)
+    if values["partition_dir"] is not None:
+        values["partition_dir"] = Path(values["partition_dir"])
+    return build_federation(values.pop("dataset"), **values)

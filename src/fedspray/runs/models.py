@@ -1,0 +1,96 @@
+"""Personal models: what a client keeps after a run, as one file, usable without the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.data.graph import Graph
+from fedspray.engine.worker import Snapshot
+from fedspray.errors import InputError
+from fedspray.nn import tree
+from fedspray.runs import store
+from fedspray.runs.settings import RunSettings
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalModel:
+    """One client's model of the reported round."""
+
+    client: str
+    client_id: int
+    algorithm: Algorithm[Any, Any]
+    task: Task
+    snapshot: Snapshot
+    settings: RunSettings
+    round_index: int
+
+    def predict(self, graph: Graph) -> NDArray[np.float64]:
+        """Class probabilities [N, C] for the nodes of a graph with the same features."""
+        if graph.num_features != self.task.num_features:
+            raise InputError(
+                f"the graph has {graph.num_features} features per node, "
+                f"but this model was trained on {self.task.num_features}"
+            )
+        dtype = _DTYPES[self.settings.dtype]
+        batch = GraphBatch.from_graph(
+            graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype
+        )
+        with torch.no_grad():
+            logits = self.algorithm.predict(self.snapshot.client, self.snapshot.message, batch)
+        return np.asarray(logits.double().softmax(dim=1).numpy())
+
+    def digest(self) -> str:
+        """sha256 of the model's weights."""
+        return store.digest(self._tensors())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model as one safetensors file."""
+        meta = {
+            "client": self.client,
+            "client_id": self.client_id,
+            "round": self.round_index,
+            "num_features": self.task.num_features,
+            "num_classes": self.task.num_classes,
+            "class_names": self.task.class_names,
+            "algorithm": self.settings.algorithm,
+            "backbone": self.settings.backbone,
+            "preset": self.settings.preset,
+            "values": dict(self.settings.values),
+            "dtype": self.settings.dtype,
+        }
+        store.write_tensors(Path(path), self._tensors(), meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PersonalModel:
+        """Reads what `save` wrote."""
+        tensors, meta = store.read_tensors(Path(path))
+        settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "preset", "values", "dtype")})
+        algorithm, _ = settings.build()
+        class_names = None if meta["class_names"] is None else tuple(meta["class_names"])
+        task = Task(meta["num_features"], meta["num_classes"], class_names)
+        template = algorithm.init_clients(task, _single_node(task, _DTYPES[settings.dtype]), seed=0)
+        client = tree.restore(template, tree.part_of(tensors, "client"))
+        snapshot = Snapshot(client, tree.part_of(tensors, "message"))
+        return cls(meta["client"], meta["client_id"], algorithm, task, snapshot, settings, meta["round"])
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {**tree.flatten(self.snapshot.client, "client"), **tree.prefixed("message", self.snapshot.message)}
+
+
+def _single_node(task: Task, dtype: torch.dtype) -> GraphBatch:
+    """The smallest batch: states built on it have the right names, which is all that loading needs."""
+    graph = Graph.from_arrays(
+        np.zeros((1, task.num_features), dtype=np.float32), np.zeros((2, 0)), num_classes=task.num_classes
+    )
+    return GraphBatch.from_graph(graph, dtype=dtype)

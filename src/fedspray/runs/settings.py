@@ -1,0 +1,117 @@
+"""What a run is: one object, echoed into every result.
+
+A setting is a field of the algorithm, of its backbone, or of the rounds; its name alone says which.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from fedspray import algorithms, backbones
+from fedspray.algorithms.base import Algorithm
+from fedspray.backbones.base import Backbone
+from fedspray.data.federation import Federation
+from fedspray.engine.rounds import RoundSettings
+from fedspray.errors import InputError, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Everything that decides a run's result, beside its data."""
+
+    algorithm: str = "fedspray"
+    backbone: str = "gcn"
+    preset: str | None = None
+    """A named set of the algorithm's settings, for instance `paper`."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that differ from the defaults (and from the preset)."""
+    backbone_of: Mapping[str, str] = field(default_factory=dict)
+    """Clients that use another backbone, by name."""
+    seeds: tuple[int, ...] = (0,)
+    dtype: str = "float32"
+
+    def build(self) -> tuple[Algorithm[Any, Any], RoundSettings]:
+        """The algorithm with its backbone, and the rounds."""
+        given = {**self._preset(), **self.values}
+        algorithm_class, backbone_class = algorithms.find(self.algorithm), backbones.find(self.backbone)
+        owners: dict[str, type[Any]] = {}
+        for owner in (RoundSettings, backbone_class, algorithm_class):
+            owners |= {f.name: owner for f in fields(owner) if f.name not in ("backbone", "target")}
+        parts: dict[type[Any], dict[str, Any]] = {RoundSettings: {}, backbone_class: {}, algorithm_class: {}}
+        for name, value in given.items():
+            if name not in owners:
+                raise _unknown_setting(name, owners)
+            kind = next(f.type for f in fields(owners[name]) if f.name == name)
+            parts[owners[name]][name] = parse(name, value, str(kind))
+        backbone = backbones.make(self.backbone, **parts[backbone_class])
+        return algorithm_class(backbone=backbone, **parts[algorithm_class]), RoundSettings(**parts[RoundSettings])
+
+    def build_for(self, federation: Federation) -> tuple[list[Algorithm[Any, Any]], RoundSettings]:
+        """Each client's algorithm: the same, but for the backbones that `backbone_of` names."""
+        algorithm, rounds = self.build()
+        if federation.task.num_features == 0:
+            raise InputError(f"{federation.name} has no node features here, but training needs them")
+        names = [client.name for client in federation.clients]
+        for client in self.backbone_of:
+            if client not in names:
+                raise unknown("client", client, names)
+        if self.backbone_of and not algorithm.shares_gnn:
+            return [self._with_backbone(algorithm, name) for name in names], rounds
+        if self.backbone_of:
+            raise InputError(
+                f"{self.algorithm} averages the clients' GNNs, so all need the same backbone, "
+                f"but backbone_of is {dict(self.backbone_of)}"
+            )
+        return [algorithm] * federation.num_clients, rounds
+
+    def _with_backbone(self, algorithm: Algorithm[Any, Any], client: str) -> Algorithm[Any, Any]:
+        if client not in self.backbone_of:
+            return algorithm
+        name = self.backbone_of[client]
+        known = {f.name for f in fields(backbones.find(name))}
+        own = {f.name: getattr(algorithm.backbone, f.name) for f in fields(Backbone)}
+        chosen = {key: own[key] for key in self.values if key in own and key in known}
+        return replace(algorithm, backbone=backbones.make(name, **chosen))
+
+    def _preset(self) -> Mapping[str, Any]:
+        if self.preset is None:
+            return {}
+        presets = algorithms.find(self.algorithm).presets
+        if self.preset not in presets:
+            raise unknown(f"preset of {self.algorithm}", self.preset, presets)
+        return presets[self.preset]
+
+
+def describe(algorithm: Algorithm[Any, Any], rounds: RoundSettings) -> dict[str, Any]:
+    """All settings with their values, flat, as JSON."""
+    values = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if f.name != "backbone"}
+    values |= {f.name: getattr(algorithm.backbone, f.name) for f in fields(algorithm.backbone)}
+    return values | {f.name: getattr(rounds, f.name) for f in fields(rounds)}
+
+
+def parse(name: str, value: Any, kind: str) -> Any:
+    """A setting's value, from text (command line) or from a value that has a type already (TOML, Python)."""
+    wanted = [part.strip() for part in kind.split("|")]
+    text = str(value).strip()
+    if "None" in wanted and (value is None or text.lower() == "none"):
+        return None
+    if "bool" in wanted and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number, convert in (("int", int), ("float", float)):
+        if number in wanted and not isinstance(value, bool):
+            try:
+                return convert(text)
+            except ValueError:
+                continue
+    if "str" in wanted and not isinstance(value, bool):
+        return text
+    allowed = {"int": "a whole number", "float": "a number", "bool": "true or false", "None": "none", "str": "text"}
+    raise InputError(f"{name} is {value!r}, but must be {' or '.join(allowed[part] for part in wanted)}")
+
+
+def _unknown_setting(name: str, known: Mapping[str, Any]) -> InputError:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0)
+    return InputError(f"unknown setting {name!r}: the nearest is {near[0]!r} (all: {', '.join(sorted(known))})")

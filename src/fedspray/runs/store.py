@@ -1,0 +1,157 @@
+"""Files of a run: every one appears whole or not at all.
+
+::
+
+    RUN/settings.json             written first: all that is needed to start again
+    RUN/result.json               the result, when all seeds are done
+    RUN/seed-0/rounds.jsonl       one record per round
+    RUN/seed-0/checkpoint.safetensors   while the seed is running
+    RUN/seed-0/events.out.tfevents.*    for TensorBoard
+    RUN/seed-0/models/<client>.safetensors
+    RUN/seed-0/result.json        when the seed is done
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedspray.errors import InputError
+
+CHECKPOINT = "checkpoint.safetensors"
+RECORDS = "rounds.jsonl"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes JSON in one step."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w") as stream:
+        stream.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads what `write_json` wrote."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: {path.parent} is not a run folder") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not readable JSON ({error})") from None
+    return content
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Writes tensors and JSON as one safetensors file, in one step.
+
+    A tensor that is stored twice is written once, and a row that was expanded to many clients once, so a
+    checkpoint is no larger than what it holds.
+    """
+    stored: dict[str, Tensor] = {}
+    alias: dict[str, str] = {}
+    expanded: dict[str, int] = {}
+    owners: dict[tuple[Any, ...], str] = {}
+    for name, tensor in tensors.items():
+        value = tensor
+        if value.dim() > 0 and value.shape[0] > 1 and value.stride(0) == 0:
+            expanded[name] = value.shape[0]
+            value = value[:1]
+        key = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
+        if value.numel() and key in owners:
+            alias[name] = owners[key]
+            continue
+        owners[key] = name
+        stored[name] = value.contiguous().clone() if _shares_storage(value) else value.contiguous()
+    header = {"meta": json.dumps(dict(meta)), "alias": json.dumps(alias), "expanded": json.dumps(expanded)}
+    temporary = path.with_name(f".{path.name}.tmp")
+    save_file(stored, temporary, metadata=header)
+    with temporary.open("rb") as stream:
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Reads what `write_tensors` wrote."""
+    try:
+        with safe_open(path, framework="pt") as archive:
+            header = archive.metadata() or {}
+            tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing") from None
+    except Exception as error:
+        raise InputError(f"{path} is not a readable safetensors file ({error})") from None
+    if "meta" not in header:
+        raise InputError(f"{path} was not written by fedspray: it has no description of its tensors")
+    for name, owner in json.loads(header["alias"]).items():
+        tensors[name] = tensors[owner]
+    for name, count in json.loads(header["expanded"]).items():
+        tensors[name] = tensors[name].expand(count, *tensors[name].shape[1:])
+    return tensors, json.loads(header["meta"])
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 of named tensors: the same weights give the same digest, wherever they are stored."""
+    result = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        result.update(f"{name}:{value.dtype}:{list(value.shape)};".encode())
+        result.update(value.numpy().tobytes())
+    return result.hexdigest()
+
+
+class RecordFile:
+    """The records of one seed, a JSON line for each round."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        """Opens the file and keeps its first ``keep`` records: those that a checkpoint knows of."""
+        kept = path.read_text().splitlines(keepends=True)[:keep] if path.exists() else []
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text("".join(kept))
+        temporary.replace(path)
+        self.records: list[dict[str, Any]] = [json.loads(line) for line in kept]
+        self._stream = path.open("a")
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Appends one record."""
+        self.records.append(record)
+        self._stream.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def flush(self) -> None:
+        """Makes sure that the records are on disk."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self.flush()
+        self._stream.close()
+
+
+def new_folder(path: Path) -> Path:
+    """Creates a folder for a run; refuses one that holds anything."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} exists already and is not empty: choose a new folder, or continue it with --resume")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def versions(packages: Iterable[str] = ("fedspray", "torch", "torch-geometric", "numpy", "scipy")) -> dict[str, str]:
+    """Versions of what the result depends on."""
+    import platform
+    from importlib.metadata import version
+
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def _shares_storage(value: Tensor) -> bool:
+    return value.untyped_storage().nbytes() != value.numel() * value.element_size()

@@ -1,0 +1,206 @@
+"""Every backbone equals the PyG layer that it stands for, on one client, in double precision."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys import ragged_federation, stack
+from torch import Tensor
+from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv
+
+from fedspray import backbones
+from fedspray.backbones.base import Backbone
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn.tree import Params
+
+TASK = Task(num_features=5, num_classes=3)
+
+
+def setting(name: str, sparse: bool = True, **options: Any) -> tuple[Backbone, Params, GraphBatch]:
+    backbone = backbones.make(name, hidden=8, **options)
+    batch = stack(ragged_federation(sparse=sparse), ids=[1])
+    return backbone, backbone.init_params(TASK, batch, seed=3), batch
+
+
+def features(batch: GraphBatch) -> Tensor:
+    matrix: Any = batch.rows.features
+    return matrix if isinstance(matrix, Tensor) else matrix.matrix.to_dense()  # type: ignore[no-any-return]
+
+
+def put(parameter: Tensor, value: Tensor) -> None:
+    parameter.data = value.detach().clone().reshape(parameter.shape)
+
+
+def gcn_oracle(params: Params, batch: GraphBatch) -> Tensor:
+    hidden = features(batch)
+    for layer, (fan_in, fan_out) in enumerate(((5, 8), (8, 3)), start=1):
+        conv = GCNConv(fan_in, fan_out).double()
+        put(conv.lin.weight, params[f"conv{layer}.weight"][0].T)
+        put(conv.bias, params[f"conv{layer}.bias"][0])
+        hidden = conv(hidden.relu() if layer > 1 else hidden, batch.edge_index)
+    return hidden
+
+
+def sage_oracle(params: Params, batch: GraphBatch) -> Tensor:
+    hidden = features(batch)
+    for layer, (fan_in, fan_out) in enumerate(((5, 8), (8, 3)), start=1):
+        conv = SAGEConv(fan_in, fan_out).double()
+        weight = params[f"conv{layer}.weight"][0]
+        put(conv.lin_l.weight, weight[:, :fan_out].T)
+        put(conv.lin_r.weight, weight[:, fan_out:].T)
+        put(conv.lin_l.bias, params[f"conv{layer}.bias"][0])
+        hidden = conv(hidden.relu() if layer > 1 else hidden, batch.edge_index)
+    return hidden
+
+
+def sgc_oracle(params: Params, batch: GraphBatch) -> Tensor:
+    conv = SGConv(5, 3, K=2).double()
+    put(conv.lin.weight, params["linear.weight"][0].T)
+    put(conv.lin.bias, params["linear.bias"][0])
+    result: Tensor = conv(features(batch), batch.edge_index)
+    return result
+
+
+def gat_oracle(params: Params, batch: GraphBatch) -> Tensor:
+    hidden = features(batch)
+    for layer, (fan_in, width, heads) in enumerate(((5, 4, 2), (8, 3, 1)), start=1):
+        conv = GATConv(fan_in, width, heads=heads).double()
+        put(conv.lin.weight, params[f"conv{layer}.weight"][0].T)
+        put(conv.att_src, params[f"conv{layer}.source"][0])
+        put(conv.att_dst, params[f"conv{layer}.target"][0])
+        put(conv.bias, params[f"conv{layer}.bias"][0])
+        hidden = conv(torch.nn.functional.elu(hidden) if layer > 1 else hidden, batch.edge_index)
+    return hidden
+
+
+def mlp_oracle(params: Params, batch: GraphBatch) -> Tensor:
+    hidden = (features(batch) @ params["linear1.weight"][0] + params["linear1.bias"][0]).relu()
+    return hidden @ params["linear2.weight"][0] + params["linear2.bias"][0]
+
+
+ORACLES = {"gcn": gcn_oracle, "sage": sage_oracle, "sgc": sgc_oracle, "gat": gat_oracle, "mlp": mlp_oracle}
+OPTIONS: dict[str, dict[str, Any]] = {"gat": {"heads": 2}}
+
+
+def test_every_backbone_has_an_oracle() -> None:
+    assert set(ORACLES) == set(backbones.names())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", ORACLES)
+def test_backbone_equals_pyg(name: str, sparse: bool) -> None:
+    backbone, params, batch = setting(name, sparse, **OPTIONS.get(name, {}))
+    assert torch.allclose(backbone.logits(params, batch), ORACLES[name](params, batch), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_gradients_equal_pyg(name: str) -> None:
+    backbone, params, batch = setting(name, **OPTIONS.get(name, {}))
+    params = {key: (value + 0.1).requires_grad_() for key, value in params.items()}
+    backbone.train_logits(params, batch, seed=0, epoch=0).square().sum().backward()  # type: ignore[no-untyped-call]
+    numeric = torch.autograd.gradcheck(
+        lambda *values: backbone.train_logits(dict(zip(params, values, strict=True)), batch, 0, 0),
+        tuple(value.detach().requires_grad_() for value in params.values()),
+    )
+    assert numeric
+    assert all(value.grad is not None for value in params.values())
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_stacked_clients_equal_single_ones(name: str) -> None:
+    federation = ragged_federation(sparse=True)
+    backbone = backbones.make(name, dropout=0.5)
+    batch = stack(federation)
+    params = backbone.init_params(TASK, batch, seed=3, common=False)
+    together = backbone.train_logits(params, batch, seed=5, epoch=1)
+    alone = torch.cat(
+        [
+            backbone.train_logits({n: p[k : k + 1] for n, p in params.items()}, stack(federation, [k]), 5, 1)
+            for k in range(3)
+        ]
+    )
+    assert torch.allclose(together, alone, rtol=0, atol=1e-10)
+
+
+def test_common_start_is_the_same_for_all_and_own_start_is_not() -> None:
+    batch = stack(ragged_federation())
+    backbone = backbones.make("gcn")
+    common = backbone.init_params(TASK, batch, seed=0)["conv1.weight"]
+    own = backbone.init_params(TASK, batch, seed=0, common=False)["conv1.weight"]
+    assert torch.equal(common[0], common[1])
+    assert not torch.equal(own[0], own[1])
+    alone = backbone.init_params(TASK, stack(ragged_federation(), [1]), seed=0, common=False)["conv1.weight"]
+    assert torch.equal(own[1], alone[0])  # a client's draw does not depend on its company
+
+
+@pytest.mark.parametrize(("init", "low", "high"), [("glorot", -0.5, 0.5), ("uniform01", 0.0, 1.0)])
+def test_initial_weights_are_in_range(init: str, low: float, high: float) -> None:
+    """Glorot on [5, 19]: ±√(6/24) = ±0.5."""
+    backbone = backbones.make("gcn", hidden=19, init=init)
+    params = backbone.init_params(TASK, stack(ragged_federation()), seed=0)
+    weight = params["conv1.weight"]
+    assert low <= weight.min() < low + 0.1
+    assert high - 0.1 < weight.max() <= high
+    assert params["conv1.bias"].any() == (init == "uniform01")
+
+
+def test_asking_twice_for_the_same_weights_is_free_and_changed_weights_are_noticed() -> None:
+    backbone, params, batch = setting("gcn")
+    first = backbone.logits(params, batch)
+    assert backbone.logits(params, batch) is first
+    params["conv1.bias"].add_(1.0)
+    second = backbone.logits(params, batch)
+    assert second is not first
+    assert not torch.equal(first, second)
+
+
+def test_a_module_of_ones_own_is_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_models.py").write_text(
+        "from torch import nn\n"
+        "from torch_geometric.nn import GCNConv\n"
+        "class MyGNN(nn.Module):\n"
+        "    def __init__(self, fan_in, hidden, fan_out):\n"
+        "        super().__init__()\n"
+        "        self.first, self.second = GCNConv(fan_in, hidden), GCNConv(hidden, fan_out)\n"
+        "    def forward(self, x, edge_index):\n"
+        "        return self.second(self.first(x, edge_index).relu(), edge_index)\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    own = backbones.make("my_models:MyGNN", hidden=8)
+    batch = stack(ragged_federation(sparse=True))
+    params = own.init_params(TASK, batch, seed=0)
+    mine = own.logits(params, batch)
+    ours = backbones.make("gcn", hidden=8).logits(
+        {
+            f"conv{layer}.{part}": params[f"{name}.{path}"].mT if part == "weight" else params[f"{name}.{path}"]
+            for layer, name in ((1, "first"), (2, "second"))
+            for part, path in (("weight", "lin.weight"), ("bias", "bias"))
+        },
+        batch,
+    )
+    assert torch.allclose(mine, ours, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("gcnn", {}, "unknown backbone 'gcnn': choose one of gat, gcn, mlp, sage, sgc; did you mean 'gcn'?"),
+        ("gcn", {"init": "normal"}, "init is 'normal', but must be one of"),
+        ("gcn", {"dropout": 1.0}, "dropout is 1.0, but must be at least 0 and below 1"),
+        ("gcn", {"hidden": 0}, "hidden is 0, but must be at least 1"),
+        ("gat", {"heads": 5}, "heads is 5, but must divide hidden, which is 64"),
+        ("no_such_module:X", {}, "backbone 'no_such_module:X': the module 'no_such_module' cannot be imported"),
+        ("collections:Nope", {}, "backbone 'collections:Nope': the module 'collections' has no class 'Nope'"),
+        ("collections:OrderedDict", {}, "backbone 'collections:OrderedDict' is not a torch.nn.Module"),
+    ],
+)
+def test_bad_backbones_are_refused(name: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        backbones.make(name, **options)
+    assert str(caught.value).startswith(sentence)

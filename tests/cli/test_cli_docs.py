@@ -1,0 +1,63 @@
+"""`docs/cli.md` describes every command, every flag and every JSON key."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fedspray.cli.main import app, run_command
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_flag_is_documented(name: str) -> None:
+    assert f"## fedspray {name}\n" in DOCUMENT
+    flags = {flag for parameter in COMMANDS[name].params for flag in parameter.opts if flag.startswith("-")}
+    missing = [flag for flag in flags if not re.search(rf"`{flag}\b", DOCUMENT)]
+    assert missing == []
+
+
+FREE = {"settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
+"""Objects whose keys are names of settings, clients or tensors."""
+BY_NAME = {"clients", "by_homophily"}
+"""Objects whose keys are names, and whose values have documented keys."""
+
+
+def keys(content: Any) -> set[str]:
+    """Every documented key of an object and of the objects in it."""
+    if isinstance(content, list):
+        return set().union(*map(keys, content))
+    if not isinstance(content, dict):
+        return set()
+    found = set(content)
+    for key, value in content.items():
+        named = key in BY_NAME and isinstance(value, dict)
+        found |= set() if key in FREE else keys(list(value.values()) if named else value)
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["algorithms"],
+        ["datasets"],
+        ["run", "--dataset", "banks", "--nodes", "200", "--rounds", "1"],
+        ["inspect", "--dataset", "banks", "--nodes", "200"],
+        ["partition", "--dataset", "banks", "--nodes", "200", "--out", "banks"],
+    ],
+)
+def test_every_json_key_is_documented(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command([*arguments, "--json"]) == 0
+    section = DOCUMENT.split(f"## fedspray {arguments[0]}\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(\w+)`", section))
+    assert keys(json.loads(capsys.readouterr().out)) - documented == set()

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import pytest
+
+from fedspray.cli import main
+from fedspray.errors import InputError
+
+HEAVY = ("torch", "torch_geometric", "scipy", "pandas", "matplotlib", "sklearn", "networkx", "igraph", "numpy")
+
+
+def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Sequence[str]:
+    """Makes `fedspray datasets` fail and returns its arguments."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("fedspray.datasets.catalogue", fail)
+    return ["datasets"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["--version"], []])
+def test_help_answers_without_heavy_imports(arguments: list[str]) -> None:
+    code = (
+        "import sys; from fedspray.cli.main import run_command; "
+        f"code = run_command({arguments!r}); "
+        f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0
+    assert outcome.stdout
+    assert outcome.stderr.split() == []
+
+
+def test_help_names_every_command_and_gives_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["--help"]) == 0
+    text = capsys.readouterr().out
+    for word in ("datasets", "inspect", "partition", "Examples", "--install-completion", "--debug"):
+        assert word in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedspray {version('fedspray')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["insect"], "error: No such command 'insect'"),
+        (["inspect"], "error: Missing option '--dataset' (see 'fedspray inspect --help')"),
+        (["inspect", "--datset", "banks"], "error: No such option: --datset"),
+        (["inspect", "--dataset", "banks", "--seed", "one"], "error: Invalid value for '--seed'"),
+        (["inspect", "--dataset", "bank"], "error: unknown data set 'bank': choose one of arxiv, banks"),
+        (["inspect", "--dataset", "banks", "--clients", "0"], "error: num_clients is 0"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run_command(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(sentence)
+    assert captured.err.count("\n") == 1
+
+
+def test_a_long_sentence_stays_on_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = fails_with(monkeypatch, InputError("[bold]word[/bold] " + "long " * 50))
+    assert main.run_command(arguments) == 2
+    assert capsys.readouterr().err == "error: [bold]word[/bold] " + ("long " * 50).strip() + "\n"
+
+
+def test_a_missing_file_is_bad_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = fails_with(monkeypatch, PermissionError(13, "Permission denied", "secret.txt"))
+    assert main.run_command(arguments) == 2
+    assert capsys.readouterr().err == "error: secret.txt: Permission denied\n"
+
+
+def test_a_bug_says_so_and_hides_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = fails_with(monkeypatch, KeyError("x"))
+    assert main.run_command(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: KeyError: 'x' (this is a bug in fedspray, please report it; --debug shows")
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyError("x"), 1), (InputError("no"), 2)])
+@pytest.mark.parametrize("first", [True, False])
+def test_debug_shows_the_traceback_wherever_it_stands(
+    error: Exception,
+    code: int,
+    first: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = fails_with(monkeypatch, error)
+    assert main.run_command(["--debug", *arguments] if first else [*arguments, "--debug"]) == code
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_quietly_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(fails_with(monkeypatch, KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_the_installed_script_passes_the_exit_code_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedspray", "nonsense"])
+    with pytest.raises(SystemExit) as stop:
+        main.entry_point()
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fedspray ins", "inspect"),
+        ("fedspray inspect --dataset pub", "pubmed"),
+        ("fedspray inspect --cli", "--clients"),
+    ],
+)
+def test_completion(line: str, expected: str) -> None:
+    code = "from fedspray.cli.main import entry_point; entry_point()"
+    words = {"_FEDSPRAY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **words}, capture_output=True, text=True, check=False
+    )
+    assert expected in outcome.stdout.split()

@@ -1,0 +1,45 @@
+"""ogbn-arxiv, on small files of the published format."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedspray.datasets import DataFolders, catalogue
+from fedspray.datasets.arxiv import read_arxiv
+from fedspray.errors import InputError
+
+
+def write(raw: Path) -> None:
+    raw.mkdir(parents=True)
+    for file, text in (
+        ("edge.csv.gz", "0,1\n1,0\n2,1\n"),
+        ("node-feat.csv.gz", "0.5,-1.25\n0.0,2.0\n1e-3,4.0\n"),
+        ("node-label.csv.gz", "4\n0\n1\n"),
+    ):
+        (raw / file).write_bytes(gzip.compress(text.encode()))
+
+
+def test_small_files(tmp_path: Path) -> None:
+    write(tmp_path / "raw")
+    graph = read_arxiv(tmp_path / "raw")
+    expected = np.array([[0.5, -1.25], [0, 2], [1e-3, 4]], dtype=np.float32)
+    assert np.array_equal(graph.features, expected)
+    assert graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert graph.labels.tolist() == [4, 0, 1]
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    write(tmp_path / "raw")
+    (tmp_path / "raw" / "edge.csv.gz").write_bytes(b"text")
+    with pytest.raises(InputError, match="does not hold readable ogbn-arxiv files"):
+        read_arxiv(tmp_path / "raw")
+
+
+def test_counts_are_checked(tmp_path: Path) -> None:
+    write(tmp_path / "ogbn_arxiv" / "raw")
+    with pytest.raises(InputError, match="'arxiv' hold 3 nodes, but 169343 are published"):
+        catalogue()["arxiv"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from toys import awkward_federation, ragged_federation, stack
+from torch import Tensor
+
+from fedspray.data.batch import SparseMatrix
+from fedspray.nn import ops
+
+
+def dense(matrix: Tensor) -> Tensor:
+    return matrix.to_dense()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_each_client_meets_its_own_weights(sparse: bool) -> None:
+    federation = ragged_federation(sparse=sparse)
+    batch = stack(federation)
+    weight = torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    bias = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    result = ops.feature_linear(batch.rows, weight, bias)
+    for k, client in enumerate(federation.clients):
+        features = client.graph.features
+        plain = torch.as_tensor(features.toarray() if sparse else features, dtype=torch.float64)
+        rows = result[batch.rows.ptr[k] : batch.rows.ptr[k + 1]]
+        assert torch.allclose(rows, plain @ weight[k] + bias[k], atol=1e-12)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_gradients_of_products_are_right(sparse: bool) -> None:
+    batch = stack(ragged_federation(sparse=sparse))
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 5, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    bias = torch.randn(3, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    second = torch.randn(3, 2, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+
+    def network(weight: Tensor, bias: Tensor, second: Tensor) -> Tensor:
+        hidden = ops.propagate(batch.mean_adjacency, ops.feature_linear(batch.rows, weight), batch.rows.ptr, bias)
+        return ops.linear(hidden, batch.rows.ptr, second, torch.cat([bias, bias[:, :1]], dim=1))
+
+    assert torch.autograd.gradcheck(network, (weight, bias, second))
+
+
+def test_adjacencies_of_a_path() -> None:
+    """a - b - c, the first client of `awkward`: chain of 8; its ends have one neighbour."""
+    batch = stack(awkward_federation(), ids=[0])
+    gcn, mean = dense(batch.gcn_adjacency.matrix), dense(batch.mean_adjacency.matrix)
+    assert gcn[0, 0] == pytest.approx(1 / 2)  # degree 1 plus itself
+    assert gcn[0, 1] == pytest.approx(1 / 6**0.5)
+    assert gcn[1, 1] == pytest.approx(1 / 3)
+    assert torch.equal(gcn, gcn.T)
+    assert mean[0].tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
+    assert mean[1, [0, 2]].tolist() == [0.5, 0.5]
+    assert torch.equal(dense(batch.mean_adjacency.transpose), mean.T)
+
+
+def test_clients_do_not_touch_and_indices_are_int32() -> None:
+    batch = stack(ragged_federation(sparse=True))
+    adjacency = dense(batch.gcn_adjacency.matrix)
+    owner = batch.rows.client_of
+    assert not adjacency[owner[:, None] != owner[None, :]].any()
+    features = batch.rows.features
+    assert isinstance(features, SparseMatrix)
+    for matrix in (features.matrix, features.transpose, batch.gcn_adjacency.matrix):
+        assert matrix.crow_indices().dtype == torch.int32
+        assert matrix.col_indices().dtype == torch.int32
+    assert batch.gcn_adjacency.transpose is batch.gcn_adjacency.matrix  # symmetric: stored once
+
+
+def test_sums_and_means_by_client() -> None:
+    batch = stack(awkward_federation())
+    values = torch.arange(32.0, dtype=torch.float64)
+    assert ops.client_sum(values, batch.rows).tolist() == [28.0, 92.0, 156.0, 220.0]  # 0+…+7, 8+…+15, …
+    assert ops.client_mean(values, batch.rows).tolist() == [3.5, 11.5, 19.5, 27.5]
+    per_train = torch.ones(len(batch.train), dtype=torch.float64)
+    assert ops.client_mean(per_train, batch.train_rows).tolist() == [1.0, 1.0, 1.0, 0.0]  # the last has no label
+
+
+def test_weighted_mean() -> None:
+    values = torch.tensor([[1.0], [4.0]])
+    assert ops.weighted_mean(values, torch.tensor([1.0, 2.0])) == 3.0  # (1·1 + 2·4) / 3

@@ -1,0 +1,56 @@
+"""The README keeps its promises: its code runs, its commands and links exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_quick_start_prints_what_it_says(tmp_path: Path) -> None:
+    (code,) = blocks("python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert outcome.stderr == ""
+    assert outcome.stdout == blocks("text")[-1]
+    assert (tmp_path / "four-banks" / "manifest.json").is_file()
+
+
+def test_the_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    mentioned = set(re.findall(r"make ([a-z-]+)", "".join(re.findall(r"`[^`]+`|```.*?```", README, flags=re.DOTALL))))
+    assert {"demo", "test"} <= mentioned <= targets
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/cli.md"])
+def test_links_to_files_lead_somewhere(document: str) -> None:
+    file = ROOT / document
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", file.read_text()):
+        assert (file.parent / link).exists(), f"{document} links to {link}, which does not exist"
+
+
+@pytest.mark.data
+def test_the_table_is_what_inspect_prints(
+    real_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedspray.cli.main import run_command
+
+    monkeypatch.setenv("FEDSPRAY_DATA", str(real_data))
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = blocks("text")[0].splitlines()
+    arguments = shown[0].removeprefix("$ fedspray ").replace("partitions/", f"{real_data}/partitions/").split()
+    assert run_command(arguments) == 0
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown[1:]
