@@ -23,10 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Show the clients of PubMed (of the built-in `banks` where PubMed cannot be had)
-	@$(BIN)/fedspray inspect --dataset pubmed --partitioner louvain || { \
-	  echo "PubMed cannot be had here (see above), so this shows the built-in data set 'banks' instead." && \
-	  $(BIN)/fedspray inspect --dataset banks; }
+demo: $(STAMP) ## Train FedAvg and FedSpray on PubMed (on `banks` where PubMed cannot be had)
+	@$(ONE_THREAD) $(BIN)/fedspray demo
 
 test: $(STAMP) ## Run the fast tests
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"

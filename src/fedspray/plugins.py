@@ -33,7 +33,7 @@ def load_module(package: str, kind: str, name: str) -> ModuleType:
 def load_class(package: str, kind: str, name: str, base: type) -> type[Any]:
     """The class of a plug-in: the one subclass of ``base`` that its module defines, or ``package.module:Name``."""
     if ":" in name:
-        return load_outside(kind, name)
+        return load_outside(kind, name, base)
     module = load_module(package, kind, name)
     found = [
         value
@@ -45,8 +45,8 @@ def load_class(package: str, kind: str, name: str, base: type) -> type[Any]:
     return found[0]
 
 
-def load_outside(kind: str, name: str) -> type[Any]:
-    """The class that ``package.module:Name`` calls; modules beside the user's files are found too."""
+def load_outside(kind: str, name: str, base: type) -> type[Any]:
+    """The subclass of ``base`` that ``package.module:Name`` calls; modules beside the user's files are found too."""
     module_name, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # a module beside the user's files, as `python -m` would find it
@@ -57,4 +57,6 @@ def load_outside(kind: str, name: str) -> type[Any]:
     value = getattr(module, attribute, None)
     if not isinstance(value, type):
         raise InputError(f"{kind} {name!r}: the module {module_name!r} has no class {attribute!r}")
+    if not issubclass(value, base):
+        raise InputError(f"{kind} {name!r} is not derived from {base.__name__}")
     return value

@@ -47,9 +47,7 @@ class Play:
         uplinks = []
         for position, batch in enumerate(self.batches):
             message = {name: value[list(batch.client_ids)] for name, value in downlink.items()}
-            self.clients[position], uplink = self.algorithm.client_update(
-                self.clients[position], message, batch, index
-            )
+            self.clients[position], uplink = self.algorithm.client_update(self.clients[position], message, batch, index)
             uplinks.append(uplink)
         order = torch.tensor(self.ids).argsort()
         joined = {name: torch.cat([uplink[name] for uplink in uplinks])[order] for name in uplinks[0]}
@@ -58,11 +56,11 @@ class Play:
 
     def predict(self) -> dict[int, torch.Tensor]:
         downlink = self.algorithm.broadcast(self.server, sorted(self.ids))
-        found = {}
+        found: dict[int, torch.Tensor] = {}
         for client, batch in zip(self.clients, self.batches, strict=True):
             message = {name: value[list(batch.client_ids)] for name, value in downlink.items()}
             logits = self.algorithm.predict(client, message, batch)
-            found |= dict(zip(batch.client_ids, logits.split(batch.rows.sizes), strict=True))
+            found |= dict(zip(batch.client_ids, torch.split(logits, list(batch.rows.sizes)), strict=True))
         return found
 
 

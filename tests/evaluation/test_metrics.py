@@ -87,7 +87,9 @@ def test_counts_of_singles_add_up_to_those_of_the_stack() -> None:
     batch = stack(federation)
     logits = random_logits(batch)
     together = counted(batch, logits)
-    alone = [counted(stack(federation, [k]), part) for k, part in enumerate(logits.split(batch.rows.sizes))]
+    alone = [
+        counted(stack(federation, [k]), part) for k, part in enumerate(torch.split(logits, list(batch.rows.sizes)))
+    ]
     assert np.array_equal(together.confusion, np.concatenate([counts.confusion for counts in alone]))
     assert np.allclose(together.loss, np.concatenate([counts.loss for counts in alone]))
 
@@ -125,4 +127,3 @@ def test_selection_rules() -> None:
     assert selection.score("loss", {"loss": None}) is None
     with pytest.raises(InputError, match="unknown selection rule 'test'"):
         selection.score("test", validation)
-

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import awkward_federation, ragged_federation, stack
 from torch import Tensor
+from toys import awkward_federation, ragged_federation, stack
 
 from fedspray.data.batch import SparseMatrix
 from fedspray.nn import ops
@@ -21,8 +21,7 @@ def test_each_client_meets_its_own_weights(sparse: bool) -> None:
     bias = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     result = ops.feature_linear(batch.rows, weight, bias)
     for k, client in enumerate(federation.clients):
-        features = client.graph.features
-        plain = torch.as_tensor(features.toarray() if sparse else features, dtype=torch.float64)
+        plain = torch.as_tensor(client.graph.dense_features(), dtype=torch.float64)
         rows = result[batch.rows.ptr[k] : batch.rows.ptr[k + 1]]
         assert torch.allclose(rows, plain @ weight[k] + bias[k], atol=1e-12)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from toys import ragged_federation, stack
 from torch import Tensor
+from toys import ragged_federation, stack
 
 from fedspray.nn import tree
 from fedspray.nn.optim import AdamState

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.backbones.base import Backbone, setting
+from fedspray.backbones.base import Backbone, check_choices, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
@@ -51,6 +51,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.local_epochs < 1:
             raise InputError(f"local_epochs is {self.local_epochs}, but must be at least 1")
 
@@ -89,15 +90,18 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         loss: Callable[[Tensor], Tensor],
     ) -> tuple[Params, AdamState]:
         """Trains the backbone for `local_epochs` steps on ``loss`` (logits [N, C] → one number per client)."""
-        steps = self.start_optimizer(params, optimizer, self.backbone.lr, self.backbone.weight_decay)
+        own = self.backbone
+        steps = self.start_optimizer(params, optimizer, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
         for epoch in range(self.local_epochs):
             steps.step(loss(self.backbone.train_logits(steps.params, batch, seed, epoch)))
         return steps.result()
 
-    def start_optimizer(self, params: Params, state: AdamState, lr: float, weight_decay: float = 0.0) -> Adam:
+    def start_optimizer(
+        self, params: Params, state: AdamState, lr: float, *, weight_decay: float = 0.0, eps: float = 1e-8
+    ) -> Adam:
         """Adam for one round, from its kept moments or, with `reset_optimizer`, from none."""
         memory = AdamState.zeros(params, len(state.step)) if self.reset_optimizer else state
-        return Adam(params, memory, lr=lr, weight_decay=weight_decay)
+        return Adam(params, memory, lr=lr, weight_decay=weight_decay, eps=eps)
 
 
 def supervised_loss(logits: Tensor, batch: GraphBatch) -> Tensor:

@@ -90,6 +90,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
             "distill_weight": 5.0,
             "confidence": 0.0,
             "node_proxy_start": "class",
+            "init": "glorot",
             "rounds": 300,
         },
         "released": {
@@ -111,18 +112,28 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     encoder_lr: float = setting(0.003, "Adam's step size for the encoder")
     encoder_weight_decay: float = setting(0.0, "L2 penalty on the encoder's weights")
     proxy_lr: float = setting(0.02, "Adam's step size for the node proxies")
-    combine: str = setting("add", "how embedding and proxy meet: add or concat")
+    combine: str = setting("add", "how embedding and proxy meet: add or concat", choices=("add", "concat"))
     node_proxy_start: str = setting(
-        "class", "node proxies begin each round at their class proxy (class), or are kept for ever (kept)"
+        "class",
+        "node proxies begin each round at their class proxy (class), or are kept for ever (kept)",
+        choices=("class", "kept"),
     )
-    proxy_moments: str = setting("keep", "Adam's moments of the node proxies across rounds: keep or reset")
+    proxy_moments: str = setting(
+        "keep", "Adam's moments of the node proxies across rounds: keep or reset", choices=("keep", "reset")
+    )
     class_proxy_start: float = setting(0.01, "class proxy c starts at this times c, in every coordinate")
     projector_start: str = setting(
-        "own", "feature head at the start of Phase 2: its own average (own) or the fusion head's (fusion)"
+        "own",
+        "feature head at the start of Phase 2: its own average (own) or the fusion head's (fusion)",
+        choices=("own", "fusion"),
     )
-    encoder_init: str = setting("glorot", f"initial encoder weights: {', '.join(init.INITIALISATIONS)}")
-    gnn_start: str = setting("common", "initial GNN weights: common to all clients, or own (a draw for each)")
-    weighting: str = setting("train", "the encoder's averaging weights n_k: train or all nodes")
+    encoder_init: str = setting("glorot", "initial encoder weights", choices=init.INITIALISATIONS)
+    gnn_start: str = setting(
+        "common", "initial GNN weights: common to all clients, or own (a draw for each)", choices=("common", "own")
+    )
+    weighting: str = setting(
+        "train", "the encoder's averaging weights n_k: train or all nodes", choices=("train", "all")
+    )
     use_proxies: bool = setting(True, "False: all class and node proxies are 0 and untrained (the ablation)")
     proxy_noise: float = setting(0.0, "standard deviation of Gaussian noise on the uploaded proxies (σ)")
     blend: float | str = setting(
@@ -131,18 +142,6 @@ class FedSpray(Algorithm[ServerState, ClientState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choices = {
-            "combine": ("add", "concat"),
-            "node_proxy_start": ("class", "kept"),
-            "proxy_moments": ("keep", "reset"),
-            "projector_start": ("own", "fusion"),
-            "encoder_init": init.INITIALISATIONS,
-            "gnn_start": ("common", "own"),
-            "weighting": ("train", "all"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(allowed)}")
         if self.combine == "concat" and self.projector_start == "fusion":
             raise InputError("projector_start is 'fusion', but with combine=concat the two heads differ in size")
         if self.blend != "auto" and (isinstance(self.blend, str) or not 0 <= self.blend <= 1):
@@ -267,7 +266,9 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         encoder = part_of(message, "encoder")
         if self.projector_start == "fusion":
             encoder |= {f"feature_head.{part}": encoder[f"fusion_head.{part}"] for part in ("weight", "bias")}
-        steps = self.start_optimizer(encoder, client.encoder_optimizer, self.encoder_lr, self.encoder_weight_decay)
+        steps = self.start_optimizer(
+            encoder, client.encoder_optimizer, self.encoder_lr, weight_decay=self.encoder_weight_decay
+        )
         memory = client.proxy_optimizer
         if self.proxy_moments == "reset":
             memory = AdamState.zeros({"node": proxies}, batch.num_clients)

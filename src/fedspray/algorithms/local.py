@@ -43,7 +43,9 @@ class Local(Algorithm[ServerState, ClientState]):
     downlink: ClassVar[dict[str, str]] = {}
     shares_gnn: ClassVar[bool] = False
 
-    gnn_start: str = setting("common", "initial GNN weights: common to all clients, or own (a draw for each)")
+    gnn_start: str = setting(
+        "common", "initial GNN weights: common to all clients, or own (a draw for each)", choices=("common", "own")
+    )
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """Nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
@@ -20,9 +20,17 @@ from fedspray.nn.tree import Params, expand
 from fedspray.seeds import torch_generator
 
 
-def setting(default: Any, description: str) -> Any:
+def setting(default: Any, description: str, *, choices: Sequence[str] | None = None) -> Any:
     """A described hyper-parameter: the description is the command line's, the TOML's and the report's."""
-    return field(default=default, metadata={"description": description})
+    return field(default=default, metadata={"description": description, "choices": choices})
+
+
+def check_choices(settings: Any) -> None:
+    """Refuses a value that is not among the choices of its field."""
+    for f in fields(settings):
+        allowed = f.metadata.get("choices")
+        if allowed is not None and getattr(settings, f.name) not in allowed:
+            raise InputError(f"{f.name} is {getattr(settings, f.name)!r}, but must be one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -32,14 +40,13 @@ class Backbone(ABC):
     hidden: int = setting(64, "width of the hidden layers")
     layers: int = setting(2, "number of layers (SGC: hops)")
     dropout: float = setting(0.0, "share of hidden units dropped while training")
-    init: str = setting("glorot", f"initial weights: {', '.join(init.INITIALISATIONS)}")
-    init_scale: float = setting(1.0, "factor on the initial weights")
+    init: str = setting("linear", "initial weights; see fedspray.nn.init", choices=init.INITIALISATIONS)
     lr: float = setting(0.003, "Adam's step size for the GNN")
+    adam_eps: float = setting(1e-8, "Adam's ε: gradients far below it take small steps, as in SGD")
     weight_decay: float = setting(0.0, "L2 penalty on the GNN's weights")
 
     def __post_init__(self) -> None:
-        if self.init not in init.INITIALISATIONS:
-            raise InputError(f"init is {self.init!r}, but must be one of {', '.join(init.INITIALISATIONS)}")
+        check_choices(self)
         for name in ("hidden", "layers"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1")
@@ -62,12 +69,18 @@ class Backbone(ABC):
 
     def draw(self, task: Task, generator: torch.Generator) -> Params:
         """Initial weights of one client."""
+        shapes = self.shapes(task)
+        output = list(shapes)[-1].rsplit(".", 1)[0]
         return {
-            name: self.init_scale * init.draw_weight(self.init, *shape, generator)
+            name: self.draw_weight(*shape, generator, output=name == f"{output}.weight")
             if len(shape) == 2
-            else init.draw_bias(self.init, shape[0], generator)
-            for name, shape in self.shapes(task).items()
+            else init.draw_bias(self.init, shape[0], generator, output=name == f"{output}.bias")
+            for name, shape in shapes.items()
         }
+
+    def draw_weight(self, fan_in: int, fan_out: int, generator: torch.Generator, *, output: bool) -> Tensor:
+        """One initial weight [in, out]; ``output`` says that it is the last layer's."""
+        return init.draw_weight(self.init, fan_in, fan_out, generator, output=output)
 
     def init_params(self, task: Task, batch: GraphBatch, seed: int, *, common: bool = True) -> Params:
         """Initial weights [K, …]: the same for every client, or (``common=False``) a draw for each."""

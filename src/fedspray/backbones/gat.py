@@ -19,6 +19,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import ops
+from fedspray.nn.init import INITIALISATIONS
 from fedspray.nn.tree import Params
 
 
@@ -26,6 +27,7 @@ from fedspray.nn.tree import Params
 class GAT(Backbone):
     """Graph attention network; weights as PyG's ``GATConv`` (``lin`` transposed, attention vectors flattened)."""
 
+    init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
     heads: int = setting(8, "attention heads of the hidden layers; their widths add up to `hidden`")
     negative_slope: float = setting(0.2, "slope of leaky_relu below 0")
 

@@ -29,8 +29,7 @@ class ModuleBackbone(Backbone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not issubclass(self._class(), nn.Module):
-            raise InputError(f"backbone {self.target!r} is not a torch.nn.Module")
+        self._class()  # refuse what cannot be found before anything begins
 
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
         """Those of the module's own parameters."""
@@ -67,7 +66,7 @@ class ModuleBackbone(Backbone):
         return logits
 
     def _class(self) -> type[nn.Module]:
-        found: type[nn.Module] = plugins.load_outside("backbone", self.target)
+        found: type[nn.Module] = plugins.load_outside("backbone", self.target, nn.Module)
         return found
 
     def _build(self, task: Task) -> nn.Module:

@@ -29,16 +29,10 @@ class SAGE(Backbone):
         """``conv<l>.weight`` [in, 2·out] (neighbours, root) and ``conv<l>.bias`` [out]."""
         return layer_shapes("conv", self.widths(task), columns=2)
 
-    def draw(self, task: Task, generator: torch.Generator) -> Params:
+    def draw_weight(self, fan_in: int, fan_out: int, generator: torch.Generator, *, output: bool) -> Tensor:
         """Each half is drawn as a weight of its own, so that its scale is that of [in, out]."""
-        params: Params = {}
-        for name, shape in self.shapes(task).items():
-            if len(shape) == 2:
-                halves = [init.draw_weight(self.init, shape[0], shape[1] // 2, generator) for _ in range(2)]
-                params[name] = self.init_scale * torch.cat(halves, dim=1)
-            else:
-                params[name] = init.draw_bias(self.init, shape[0], generator)
-        return params
+        halves = [init.draw_weight(self.init, fan_in, fan_out // 2, generator, output=output) for _ in range(2)]
+        return torch.cat(halves, dim=1)
 
     def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
         """Logits [N, C]."""

@@ -13,6 +13,7 @@ from fedspray.backbones.base import Backbone, Drop, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.nn import ops
+from fedspray.nn.init import INITIALISATIONS
 from fedspray.nn.tree import Params
 
 
@@ -20,6 +21,7 @@ from fedspray.nn.tree import Params
 class SGC(Backbone):
     """Simplified graph convolution; ``hidden`` and ``dropout`` have no meaning here."""
 
+    init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
     lr: float = setting(0.02, "Adam's step size (one linear map learns slowly at 0.003)")
 
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:

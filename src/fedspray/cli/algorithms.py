@@ -23,7 +23,7 @@ def algorithms(
     rows = [_describe(each) for each in ([name] if name else registry.names())]
     output = Output(as_json)
     if as_json:
-        output.result({"algorithms": rows})
+        output.result(rows)
         return
     if name is None:
         table = Table("algorithm", "what it does", "citation", box=None, pad_edge=False)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fedspray.cli import algorithms, datasets, inspect, partition, predict, run
+from fedspray.cli import algorithms, datasets, demo, inspect, partition, predict, run
 from fedspray.cli.output import print_error
 from fedspray.errors import InputError, RunStopped
 
@@ -41,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo.demo)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("algorithms")(algorithms.algorithms)
 app.command("datasets", epilog=datasets.EPILOG)(datasets.datasets)

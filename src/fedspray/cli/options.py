@@ -92,16 +92,14 @@ Seed = Annotated[
         rich_help_panel=DATA_PANEL,
     ),
 ]
-PartitionSeed = Annotated[
-    int,
-    typer.Option(
-        "--partition-seed",
-        help="Draws the partition, and the graphs of `banks`.",
-        min=0,
-        metavar="INT",
-        rich_help_panel=DATA_PANEL,
-    ),
-]
+PARTITION_SEED = typer.Option(
+    "--partition-seed",
+    help="Draws the partition, and the graphs of `banks`.",
+    min=0,
+    metavar="INT",
+    rich_help_panel=DATA_PANEL,
+)
+PartitionSeed = Annotated[int, PARTITION_SEED]
 AsJson = Annotated[
     bool,
     typer.Option(

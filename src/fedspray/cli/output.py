@@ -34,8 +34,8 @@ class Output:
         """Prints a table or text for people; with ``--json`` it goes to standard error."""
         self._results.print(content)
 
-    def result(self, content: Mapping[str, Any]) -> None:
-        """Prints the command's JSON object, if ``--json`` asked for it."""
+    def result(self, content: Mapping[str, Any] | list[dict[str, Any]]) -> None:
+        """Prints the command's JSON, if ``--json`` asked for it."""
         if self.as_json:
             sys.stdout.write(to_json(content))
             sys.stdout.flush()
@@ -54,7 +54,7 @@ class Output:
             yield
 
 
-def to_json(content: Mapping[str, Any]) -> str:
+def to_json(content: Mapping[str, Any] | list[dict[str, Any]]) -> str:
     """Strict JSON (NaN is an error, not a value), indented, with a newline at the end."""
     return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 

@@ -31,10 +31,11 @@ def predict(
     """Predict the class of every node of a graph with a client's personal model."""
     from fedspray.data.federation import Client
     from fedspray.data.graph import Graph
-    from fedspray.report.files import write_predictions
+    from fedspray.report.files import check_target, write_predictions
     from fedspray.runs.models import PersonalModel
 
     output = Output(as_json)
+    check_target(out, (".csv",), "--out")
     personal = PersonalModel.load(model)
     nodes = Client.load(graph).graph if graph.is_dir() else Graph.from_npz(graph)
     probabilities = personal.predict(nodes)

@@ -52,7 +52,7 @@ def run(
     clients: options.Clients = None,
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
-    partition_seed: options.PartitionSeed = 0,
+    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
     algorithm: Annotated[
         str | None,
         _option(
@@ -93,7 +93,17 @@ def run(
     ] = None,
     seed: Annotated[int | None, _option("--seed", "One seed. [dim]default: 0[/dim]", "INT", min=0)] = None,
     seeds: Annotated[int | None, _option("--seeds", "Several seeds, from 0 on.", "N", min=1)] = None,
-    threads: Annotated[int, _option("--threads", "torch's threads.", "N", min=1)] = 1,
+    keep_split: Annotated[
+        bool,
+        typer.Option(
+            "--keep-split",
+            help="Use the splits of a saved federation for every seed, instead of drawing them from the seed.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = False,
+    threads: Annotated[
+        int | None, _option("--threads", "torch's threads. [dim]default: 1, or the run's own[/dim]", "N", min=1)
+    ] = None,
     out: Annotated[
         Path | None,
         _option("--out", "A new folder for everything. [dim]default: runs/…[/dim]", "DIR", _FILES),
@@ -122,7 +132,7 @@ def run(
         "clients": clients,
         "nodes": nodes,
         "alpha": alpha,
-        "partition_seed": partition_seed or None,
+        "partition_seed": partition_seed,
         "algorithm": algorithm,
         "backbone": backbone,
         "preset": preset,
@@ -133,6 +143,7 @@ def run(
         "selection": selection,
         "seed": seed,
         "seeds": seeds,
+        "keep_split": keep_split or None,
         "set": _pairs("--set", settings),
         "backbone_of": _pairs("--backbone-of", backbone_of),
     }
@@ -143,11 +154,11 @@ def run(
             raise InputError(f"--resume takes its settings from the folder, but {named} was given too")
         folder = resume
     else:
-        folder = _begin(output, config, flags, out)
+        folder = _begin(output, config, flags, out, threads or 1)
     _continue(output, folder, threads, checkpoint_every)
 
 
-def _begin(output: Output, config: Path | None, flags: dict[str, Any], out: Path | None) -> Path:
+def _begin(output: Output, config: Path | None, flags: dict[str, Any], out: Path | None, threads: int) -> Path:
     from fedspray.runs.experiment import Experiment, open_source
     from fedspray.runs.run import begin
 
@@ -164,10 +175,10 @@ def _begin(output: Output, config: Path | None, flags: dict[str, Any], out: Path
         federation = open_source(experiment.source())
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{experiment.algorithm}-{experiment.backbone}-{moment}".replace(":", ".")
-    return begin(out or Path("runs") / name, federation, settings, experiment.source())
+    return begin(out or Path("runs") / name, federation, settings, experiment.source(), threads=threads)
 
 
-def _continue(output: Output, folder: Path, threads: int, checkpoint_every: int | None) -> None:
+def _continue(output: Output, folder: Path, threads: int | None, checkpoint_every: int | None) -> None:
     from fedspray.report.tables import run_table
     from fedspray.runs import store
     from fedspray.runs.experiment import open_source
@@ -181,14 +192,16 @@ def _continue(output: Output, folder: Path, threads: int, checkpoint_every: int 
             raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
         with output.busy(f"preparing {content['dataset']} …"):
             federation = open_source(content["source"])
+        if content["versions"] != store.versions():
+            output.note("this run was begun with other versions of its libraries: its bits may differ from now on")
         rounds = content["settings"]["rounds"]
         try:
-            with _progress(output, rounds, settings.seeds) as on_record:
+            with show_progress(output, rounds, settings.seeds) as on_record:
                 result = carry_out(
                     federation,
                     settings,
                     folder,
-                    threads=threads,
+                    threads=threads or content["threads"],
                     checkpoint_every=checkpoint_every,
                     on_record=on_record,
                 )
@@ -203,12 +216,16 @@ def _continue(output: Output, folder: Path, threads: int, checkpoint_every: int 
 
 
 @contextmanager
-def _progress(output: Output, rounds: int, seeds: tuple[int, ...]) -> Iterator[OnRecord | None]:
-    """A live line on a terminal; nothing elsewhere."""
+def show_progress(
+    output: Output, rounds: int, seeds: tuple[int, ...], *, label: str = "seed"
+) -> Iterator[OnRecord | None]:
+    """A live line for each seed on a terminal; nothing elsewhere."""
     if not output.messages.is_terminal:
         yield None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from fedspray.report.tables import percent
 
     columns = (
         TextColumn("{task.description}"),
@@ -219,7 +236,8 @@ def _progress(output: Output, rounds: int, seeds: tuple[int, ...]) -> Iterator[O
     )
     with Progress(*columns, console=output.messages, transient=True) as progress:
         tasks = {
-            seed: progress.add_task(f"seed {seed}", total=rounds, loss="–", overall="–", minority="–") for seed in seeds
+            seed: progress.add_task(f"{label} {seed}", total=rounds, loss="–", overall="–", minority="–")
+            for seed in seeds
         }
 
         def show(seed: int, record: dict[str, Any]) -> None:

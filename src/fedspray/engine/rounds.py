@@ -65,8 +65,6 @@ class Progress:
     """The last round that was trained."""
     best_round: int | None = None
     best_score: float | None = None
-    keep: bool = False
-    """The model evaluated last was the best so far, and the clients have not been told yet."""
     pending: Json = field(default_factory=dict)
     """The record of `round_index`, still without its evaluation."""
     detail: Json = field(default_factory=dict)
@@ -102,7 +100,7 @@ def run_rounds(
     while progress.round_index < settings.rounds:
         round_index = progress.round_index + 1
         chosen = choose_clients(engine.client_ids, settings, seed, round_index)
-        request = Request(round_index, train=True, evaluate=round_index > 1, keep=progress.keep)
+        request = Request(round_index, train=True, evaluate=round_index > 1, best_round=progress.best_round)
         began, cpu_began = time.perf_counter(), time.process_time()
         downlink = algorithm.broadcast(progress.server, engine.client_ids)
         answers = engine.exchange(request, downlink, chosen)
@@ -127,11 +125,19 @@ def run_rounds(
     if progress.detail:
         return progress
     downlink = algorithm.broadcast(progress.server, engine.client_ids)
-    closing = Request(settings.rounds + 1, train=False, keep=progress.keep)
-    progress = _evaluated(progress, engine.exchange(closing, downlink, frozenset()), settings, on_record)
-    last = Request(settings.rounds + 2, train=False, evaluate=False, keep=progress.keep, detail=True)
-    answers = engine.exchange(last, downlink, frozenset())
-    return replace(progress, keep=False, detail=_final(answers, progress))
+    closing = Request(settings.rounds + 1, train=False, best_round=progress.best_round)
+    answers = engine.exchange(closing, downlink, frozenset())
+    progress = _evaluated(progress, answers, settings, on_record)
+    bytes_evaluation = tree.num_bytes(answers.counts)
+    last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
+    answers = engine.exchange(last, {}, frozenset())
+    if not answers.counts:
+        raise RunStopped(f"no client could report its model of round {progress.best_round}: {_reasons(answers)}")
+    spent = {
+        "bytes_down": tree.num_bytes(downlink),
+        "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts),
+    }
+    return replace(progress, detail={**_final(answers, progress), "closing": spent})
 
 
 def choose_clients(client_ids: Sequence[int], settings: RoundSettings, seed: int, round_index: int) -> Set[int]:
@@ -162,10 +168,9 @@ def _evaluated(
     }
     on_record(record)
     score = selection.score(settings.selection, record["val"])
-    better = progress.best_score is None or (score is not None and score > progress.best_score)
-    if not better or (score is not None and not math.isfinite(score)):
-        return replace(progress, keep=False)
-    return replace(progress, keep=True, best_round=progress.round_index, best_score=score)
+    if progress.best_score is not None and (score is None or score <= progress.best_score):
+        return progress
+    return replace(progress, best_round=progress.round_index, best_score=score)
 
 
 def _final(answers: Answers, progress: Progress) -> Json:
@@ -175,7 +180,12 @@ def _final(answers: Answers, progress: Progress) -> Json:
         "best_round": progress.best_round,
         **{name: counts.part(name).summary() for name in ("train", "val", "test")},
         **detail_summary(answers.counts),
-        "clients": dict(zip((str(k) for k in answers.evaluated), test.by_client(), strict=True)),
+        "clients": {
+            str(k): {**row, "round": int(round_index)}
+            for k, row, round_index in zip(
+                answers.evaluated, test.by_client(), answers.counts["evaluation.round"], strict=True
+            )
+        },
     }
 
 

@@ -35,8 +35,8 @@ class Request:
     train: bool = True
     evaluate: bool = True
     """Evaluate the model that the message completes: that of the round before."""
-    keep: bool = False
-    """The model evaluated last was the best so far: keep its snapshot."""
+    best_round: int | None = None
+    """The best round so far, as far as the server knows: its snapshot is to be kept."""
     detail: bool = False
     """Report the details of the kept model (at the end of a run)."""
 
@@ -45,6 +45,7 @@ class Request:
 class Snapshot:
     """All that a round's model needs for prediction."""
 
+    round_index: int
     client: Any
     message: Message
 
@@ -61,7 +62,7 @@ class Memory:
 
 
 class NotFinite(ArithmeticError):
-    """A client's update holds NaN or infinity and was not sent."""
+    """A client's model or update holds NaN or infinity, so it does not take part."""
 
 
 class Worker:
@@ -95,23 +96,29 @@ class Worker:
         before = self.memory_at(request.round_index - 1)
         self._memories = [before]
         state, candidate = before.state, before.candidate
-        best = before.candidate if request.keep else before.best
+        best = _better(before, request.best_round)
         uplink: Message = {}
         counts: Message = {}
         if request.evaluate:
-            candidate = Snapshot(tree.for_prediction(state), message)
-            with torch.no_grad():
-                counts = self._counter.count(self.algorithm.predict(state, message, self.batch))
+            candidate = Snapshot(request.round_index - 1, tree.for_prediction(state), message)
+            counts = self._counter.count(self._logits(candidate))
         if request.train:
             round_seed = stream_key(self._seed, "round", request.round_index)
             state, uplink = self.algorithm.client_update(state, message, self.batch, round_seed)
             _check_finite(uplink)
         if request.detail and best is not None:
-            with torch.no_grad():
-                logits = self.algorithm.predict(best.client, best.message, self.batch)
-                counts = {**self._counter.count(logits), **self._counter.detail(logits)}
+            logits = self._logits(best)
+            counts = {**self._counter.count(logits), **self._counter.detail(logits)}
+            counts["evaluation.round"] = torch.full((self.batch.num_clients,), best.round_index, dtype=torch.int32)
         self._memories = [before, Memory(request.round_index, state, candidate, best)]
         return uplink, counts
+
+    def _logits(self, model: Snapshot) -> Tensor:
+        with torch.no_grad():
+            logits = self.algorithm.predict(model.client, model.message, self.batch)
+        if not torch.isfinite(logits).all():
+            raise NotFinite(f"the model of round {model.round_index} gives predictions that are not finite")
+        return logits
 
     def memory_at(self, round_index: int) -> Memory:
         """What the worker remembered when ``round_index`` was over (rounds that it missed change nothing)."""
@@ -129,6 +136,7 @@ class Worker:
         flat = tree.flatten(memory.state, "state")
         for name, snapshot in (("candidate", memory.candidate), ("best", memory.best)):
             if snapshot is not None:
+                flat[f"{name}.round"] = torch.tensor(snapshot.round_index)
                 flat |= tree.flatten(snapshot.client, f"{name}.client")
                 flat |= tree.prefixed(f"{name}.message", snapshot.message)
         return flat
@@ -139,9 +147,9 @@ class Worker:
         snapshots: dict[str, Snapshot | None] = {}
         for name in ("candidate", "best"):
             held = tree.part_of(tensors, name)
-            known = Snapshot(tree.restore(template, tree.part_of(held, "client")), tree.part_of(held, "message"))
-            # A snapshot may be of nothing at all: some algorithms predict without a client state or a message.
-            snapshots[name] = known if round_index > (1 if name == "candidate" else 2) or held else None
+            if held:
+                client = tree.restore(template, tree.part_of(held, "client"))
+                snapshots[name] = Snapshot(int(held["round"]), client, tree.part_of(held, "message"))
         self._memories = [Memory(round_index, tree.restore(template, tree.part_of(tensors, "state")), **snapshots)]
 
     def split(self, batches: list[GraphBatch], homophily: list[NDArray[np.float64]]) -> list[Worker]:
@@ -170,9 +178,17 @@ class Worker:
             return [None] * self.batch.num_clients
         clients = tree.split(snapshot.client, self.batch)
         return [
-            Snapshot(client, {name: value[k : k + 1] for name, value in snapshot.message.items()})
+            Snapshot(snapshot.round_index, client, {name: v[k : k + 1] for name, v in snapshot.message.items()})
             for k, client in enumerate(clients)
         ]
+
+
+def _better(memory: Memory, best_round: int | None) -> Snapshot | None:
+    """The snapshot to keep: that of the best round or, if its evaluation was missed, the last one before it."""
+    candidate, best = memory.candidate, memory.best
+    if candidate is None or best_round is None or candidate.round_index > best_round:
+        return best
+    return candidate if best is None or candidate.round_index > best.round_index else best
 
 
 def _check_finite(uplink: Message) -> None:

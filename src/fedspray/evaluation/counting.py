@@ -28,6 +28,7 @@ COUNT_KEYS = {
 DETAIL_KEYS = {
     "evaluation.buckets": "correct and all test predictions by local homophily (last: no neighbours)",
     "evaluation.ranks": "per class, pairs of test nodes ranked rightly and all pairs (for the AUC)",
+    "evaluation.round": "the round that the client's kept model is from",
 }
 
 

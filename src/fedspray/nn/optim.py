@@ -44,12 +44,14 @@ class Adam:
     >>> params, state = optimizer.result()
     """
 
-    def __init__(self, params: Params, state: AdamState, *, lr: float, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Params, state: AdamState, *, lr: float, weight_decay: float = 0.0, eps: float = 1e-8
+    ) -> None:
         self.params = {
             name: p.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for name, p in params.items()
         }
         self._num_clients = len(state.step)
-        self._optimizer = torch.optim.Adam(self.params.values(), lr=lr, weight_decay=weight_decay, fused=True)
+        self._optimizer = torch.optim.Adam(self.params.values(), lr=lr, weight_decay=weight_decay, eps=eps, fused=True)
         for name, p in self.params.items():
             self._optimizer.state[p] = {
                 "step": state.step.max().clone(),

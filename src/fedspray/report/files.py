@@ -63,11 +63,10 @@ def write_predictions(
     """Writes node, predicted class and the probability of every class, as CSV.
 
     Args:
-        path: must end in ``.csv``.
+        path: where to.
         probabilities: [N, C].
         node_names, class_names: used instead of numbers where they are known.
     """
-    check_target(path, (".csv",), "--out")
     classes = list(class_names or map(str, range(probabilities.shape[1])))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

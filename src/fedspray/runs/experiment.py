@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from fedspray import datasets
 from fedspray.data.federation import Federation
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs.settings import RunSettings, parse
@@ -51,6 +52,7 @@ class Experiment:
     """One seed."""
     seeds: int | None = None
     """This many seeds, from 0 on."""
+    keep_split: bool = False
     set: Mapping[str, Any] = field(default_factory=dict)
     backbone_of: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,9 +84,14 @@ class Experiment:
             raise InputError(f"{file} is not readable TOML ({error})") from None
 
     def source(self) -> dict[str, Any]:
-        """What names the data."""
+        """What names the data; paths are absolute, so that a run can be resumed from anywhere."""
         names = ("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed")
-        return {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names}
+        if self.dataset not in datasets.names() and Path(self.dataset).exists():
+            values["dataset"] = str(Path(self.dataset).absolute())
+        if self.partition_dir is not None:
+            values["partition_dir"] = str(Path(self.partition_dir).absolute())
+        return values
 
     def run_settings(self) -> RunSettings:
         """What names the run."""
@@ -105,6 +112,7 @@ class Experiment:
             preset=self.preset,
             values={**self.set, **flags},
             backbone_of=self.backbone_of,
+            keep_split=self.keep_split,
             seeds=tuple(range(self.seeds)) if self.seeds is not None else (self.seed or 0,),
         )
 

@@ -18,7 +18,7 @@ from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError
 from fedspray.nn import tree
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
+from fedspray.runs.settings import RunSettings, describe
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -33,7 +33,6 @@ class PersonalModel:
     task: Task
     snapshot: Snapshot
     settings: RunSettings
-    round_index: int
 
     def predict(self, graph: Graph) -> NDArray[np.float64]:
         """Class probabilities [N, C] for the nodes of a graph with the same features."""
@@ -59,14 +58,13 @@ class PersonalModel:
         meta = {
             "client": self.client,
             "client_id": self.client_id,
-            "round": self.round_index,
+            "round": self.snapshot.round_index,
             "num_features": self.task.num_features,
             "num_classes": self.task.num_classes,
             "class_names": self.task.class_names,
             "algorithm": self.settings.algorithm,
             "backbone": self.settings.backbone,
-            "preset": self.settings.preset,
-            "values": dict(self.settings.values),
+            "values": describe(self.algorithm),
             "dtype": self.settings.dtype,
         }
         store.write_tensors(Path(path), self._tensors(), meta)
@@ -75,14 +73,14 @@ class PersonalModel:
     def load(cls, path: str | Path) -> PersonalModel:
         """Reads what `save` wrote."""
         tensors, meta = store.read_tensors(Path(path))
-        settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "preset", "values", "dtype")})
+        settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
         algorithm, _ = settings.build()
         class_names = None if meta["class_names"] is None else tuple(meta["class_names"])
         task = Task(meta["num_features"], meta["num_classes"], class_names)
         template = algorithm.init_clients(task, _single_node(task, _DTYPES[settings.dtype]), seed=0)
         client = tree.restore(template, tree.part_of(tensors, "client"))
-        snapshot = Snapshot(client, tree.part_of(tensors, "message"))
-        return cls(meta["client"], meta["client_id"], algorithm, task, snapshot, settings, meta["round"])
+        snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
+        return cls(meta["client"], meta["client_id"], algorithm, task, snapshot, settings)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {**tree.flatten(self.snapshot.client, "client"), **tree.prefixed("message", self.snapshot.message)}

@@ -16,6 +16,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Federation
 from fedspray.engine.local import LocalEngine, single_blocks
 from fedspray.engine.rounds import Progress, RoundSettings, run_rounds, start
+from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError, RunStopped
 from fedspray.nn import tree
 from fedspray.runs import store
@@ -39,6 +40,7 @@ def run(
     seeds: Sequence[int] = (0,),
     preset: str | None = None,
     backbone_of: Mapping[str, str] | None = None,
+    keep_split: bool = False,
     out: str | Path | None = None,
     threads: int = 1,
     on_record: OnRecord | None = None,
@@ -47,13 +49,14 @@ def run(
     """Trains on a federation.
 
     Args:
-        federation: the clients; each seed draws their splits anew.
+        federation: the clients; each seed draws their splits anew, unless ``keep_split``.
         algorithm: a name from ``fedspray.algorithms.names()``, or ``package.module:Class``.
         backbone: a name from ``fedspray.backbones.names()``, or ``package.module:Class``.
         rounds: number of rounds; by default the preset's, or 300.
         seeds: each gives one result.
         preset: a named set of the algorithm's settings.
         backbone_of: clients that use another backbone, where the algorithm allows it.
+        keep_split: use the federation's own splits for every seed.
         out: a new folder to keep everything in; None keeps nothing on disk.
         threads: torch's threads.
         on_record: called with the seed and each round's record.
@@ -68,13 +71,16 @@ def run(
         values=values,
         backbone_of=backbone_of or {},
         seeds=tuple(seeds),
+        keep_split=keep_split,
     )
-    folder = None if out is None else begin(Path(out), federation, settings, source=None)
+    folder = None if out is None else begin(Path(out), federation, settings, source=None, threads=threads)
     return carry_out(federation, settings, folder, threads=threads, on_record=on_record)
 
 
-def begin(folder: Path, federation: Federation, settings: RunSettings, source: Json | None) -> Path:
-    """Creates the run folder, with all that is needed to start again."""
+def begin(
+    folder: Path, federation: Federation, settings: RunSettings, source: Json | None, *, threads: int = 1
+) -> Path:
+    """Creates the run folder, with all that is needed to start again to the same bits."""
     settings.build_for(federation)  # refuse bad settings before anything is written
     store.new_folder(folder)
     content = {
@@ -82,6 +88,7 @@ def begin(folder: Path, federation: Federation, settings: RunSettings, source: J
         "run": asdict(settings),
         "source": source,
         "fingerprint": federation.fingerprint(),
+        "threads": threads,
         "versions": store.versions(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -112,7 +119,14 @@ def carry_out(
         if stored != federation.fingerprint():
             raise InputError(f"{folder} was begun on other data: its graphs had fingerprint {stored[:12]}…")
     results = [
-        _Seed(federation.with_split(seed), settings, seed, folder, checkpoint_every, on_record).result()
+        _Seed(
+            federation if settings.keep_split else federation.with_split(seed),
+            settings,
+            seed,
+            folder,
+            checkpoint_every,
+            on_record,
+        ).result()
         for seed in settings.seeds
     ]
     outcome = RunResult(_header(federation, settings), results)
@@ -123,6 +137,7 @@ def carry_out(
 
 def _header(federation: Federation, settings: RunSettings) -> Json:
     algorithm, rounds = settings.build()
+    data = {name: value for name, value in federation.settings.items() if name != "split_seed"}
     return {
         "dataset": federation.name,
         "algorithm": settings.algorithm,
@@ -130,7 +145,7 @@ def _header(federation: Federation, settings: RunSettings) -> Json:
         "preset": settings.preset,
         "backbone_of": dict(settings.backbone_of),
         "settings": describe(algorithm, rounds),
-        "federation": dict(federation.settings) | {"num_clients": federation.num_clients},
+        "federation": data | {"num_clients": federation.num_clients},
     }
 
 
@@ -187,6 +202,7 @@ class _Seed:
             except (KeyboardInterrupt, RunStopped):
                 saver.save()  # where the last finished round left it
                 raise
+            log.flush()
             return self._finish(engine, progress, log.records)
 
     def _engine(self, meta: Json | None) -> LocalEngine:
@@ -203,7 +219,7 @@ class _Seed:
 
     def _finish(self, engine: LocalEngine, progress: Progress, records: list[Json]) -> SeedResult:
         models = {
-            self._names[k]: self._model(k, engine.algorithm_of(k), snapshot, progress.best_round or 0)
+            self._names[k]: self._model(k, engine.algorithm_of(k), snapshot)
             for k, snapshot in engine.personal_models().items()
         }
         metrics = _metrics(progress, records, self._names, models, self._rounds)
@@ -215,13 +231,13 @@ class _Seed:
             (self._folder / store.CHECKPOINT).unlink(missing_ok=True)
         return SeedResult(self._seed, metrics, records, models)
 
-    def _model(self, k: int, algorithm: Algorithm[Any, Any], snapshot: Any, round_index: int) -> PersonalModel:
+    def _model(self, k: int, algorithm: Algorithm[Any, Any], snapshot: Snapshot) -> PersonalModel:
         own = replace(
             self._settings,
             backbone=self._settings.backbone_of.get(self._names[k], self._settings.backbone),
             backbone_of={},
         )
-        return PersonalModel(self._names[k], k, algorithm, self._federation.task, snapshot, own, round_index)
+        return PersonalModel(self._names[k], k, algorithm, self._federation.task, snapshot, own)
 
     def _stored(self) -> SeedResult:
         assert self._folder is not None
@@ -255,8 +271,9 @@ def _metrics(
         "val": detail["val"],
         "train": detail["train"],
         "bytes_up": sum(record["bytes_up"] for record in records),
-        "bytes_down": sum(record["bytes_down"] for record in records),
-        "bytes_evaluation": sum(record["bytes_evaluation"] for record in records),
+        "bytes_down": sum(record["bytes_down"] for record in records) + detail["closing"]["bytes_down"],
+        "bytes_evaluation": sum(record["bytes_evaluation"] for record in records)
+        + detail["closing"]["bytes_evaluation"],
         "failures": sum(len(record["failed"]) for record in records),
         "seconds": sum(record["seconds"] for record in records),
         "cpu_seconds": sum(record["cpu_seconds"] for record in records),
@@ -341,8 +358,7 @@ class _Saver:
             **tree.prefixed("engine", self._engine.tensors(progress.round_index)),
         }
         known = {
-            name: getattr(progress, name)
-            for name in ("round_index", "best_round", "best_score", "keep", "pending", "detail")
+            name: getattr(progress, name) for name in ("round_index", "best_round", "best_score", "pending", "detail")
         }
         store.write_tensors(
             self._folder / store.CHECKPOINT, tensors, {"progress": known, "blocks": self._engine.blocks}

@@ -12,7 +12,6 @@ from typing import Any
 
 from fedspray import algorithms, backbones
 from fedspray.algorithms.base import Algorithm
-from fedspray.backbones.base import Backbone
 from fedspray.data.federation import Federation
 from fedspray.engine.rounds import RoundSettings
 from fedspray.errors import InputError, unknown
@@ -31,6 +30,8 @@ class RunSettings:
     backbone_of: Mapping[str, str] = field(default_factory=dict)
     """Clients that use another backbone, by name."""
     seeds: tuple[int, ...] = (0,)
+    keep_split: bool = False
+    """Use the federation's own splits for every seed, instead of drawing them from the seed."""
     dtype: str = "float32"
 
     def build(self) -> tuple[Algorithm[Any, Any], RoundSettings]:
@@ -52,6 +53,9 @@ class RunSettings:
     def build_for(self, federation: Federation) -> tuple[list[Algorithm[Any, Any]], RoundSettings]:
         """Each client's algorithm: the same, but for the backbones that `backbone_of` names."""
         algorithm, rounds = self.build()
+        asked = max(1, round(rounds.participation * federation.num_clients))
+        if rounds.min_clients is not None and rounds.min_clients > asked:
+            raise InputError(f"min_clients is {rounds.min_clients}, but only {asked} clients train in a round")
         if federation.task.num_features == 0:
             raise InputError(f"{federation.name} has no node features here, but training needs them")
         names = [client.name for client in federation.clients]
@@ -71,9 +75,9 @@ class RunSettings:
         if client not in self.backbone_of:
             return algorithm
         name = self.backbone_of[client]
-        known = {f.name for f in fields(backbones.find(name))}
-        own = {f.name: getattr(algorithm.backbone, f.name) for f in fields(Backbone)}
-        chosen = {key: own[key] for key in self.values if key in own and key in known}
+        kinds = {f.name: str(f.type) for f in fields(backbones.find(name))}
+        given = {**self._preset(), **self.values}
+        chosen = {key: parse(key, value, kinds[key]) for key, value in given.items() if key in kinds}
         return replace(algorithm, backbone=backbones.make(name, **chosen))
 
     def _preset(self) -> Mapping[str, Any]:
@@ -85,11 +89,12 @@ class RunSettings:
         return presets[self.preset]
 
 
-def describe(algorithm: Algorithm[Any, Any], rounds: RoundSettings) -> dict[str, Any]:
+def describe(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:
     """All settings with their values, flat, as JSON."""
     values = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if f.name != "backbone"}
-    values |= {f.name: getattr(algorithm.backbone, f.name) for f in fields(algorithm.backbone)}
-    return values | {f.name: getattr(rounds, f.name) for f in fields(rounds)}
+    backbone = algorithm.backbone
+    values |= {f.name: getattr(backbone, f.name) for f in fields(backbone) if f.name != "target"}
+    return values | ({} if rounds is None else {f.name: getattr(rounds, f.name) for f in fields(rounds)})
 
 
 def parse(name: str, value: Any, kind: str) -> Any:

@@ -125,6 +125,7 @@ class RecordFile:
         """Appends one record."""
         self.records.append(record)
         self._stream.write(json.dumps(record, allow_nan=False) + "\n")
+        self._stream.flush()
 
     def flush(self) -> None:
         """Makes sure that the records are on disk."""

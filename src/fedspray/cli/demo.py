@@ -1,0 +1,39 @@
+"""``fedspray demo``: the point of it all, in about a minute."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedspray.cli.output import Output
+from fedspray.cli.run import show_progress
+
+
+def demo(
+    rounds: Annotated[int, typer.Option("--rounds", help="Number of rounds.", metavar="R", min=1)] = 300,
+) -> None:
+    """Train FedAvg and FedSpray on PubMed (on `banks` where PubMed cannot be had) and compare them."""
+    from fedspray import build_federation, describe, run
+    from fedspray.errors import MissingDataError
+    from fedspray.report.clients import clients_table
+    from fedspray.report.tables import comparison_table
+
+    output = Output()
+    try:
+        with output.busy("preparing pubmed …"):
+            federation = build_federation("pubmed")
+    except MissingDataError as error:
+        output.note(f"PubMed cannot be had here ({error}), so this is the built-in data set banks instead.")
+        federation = build_federation("banks")
+    output.show(clients_table(describe(federation), output.width))
+    summaries = []
+    for algorithm in ("fedavg", "fedspray", "fedspray-plus"):
+        with show_progress(output, rounds, (0,), label=algorithm) as on_record:
+            result = run(federation, algorithm=algorithm, rounds=rounds, on_record=on_record)
+        summaries.append(result.summary())
+    output.show(comparison_table(summaries))
+    output.note(
+        "Minority nodes are those outside their own client's largest class. "
+        "Go on with: fedspray run --help, or the Python quick start in README.md."
+    )

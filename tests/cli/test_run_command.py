@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedspray.cli.main import run_command
+
+SMALL = ["run", "--dataset", "banks", "--nodes", "400", "--rounds", "3"]
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code = run_command([*arguments, "--json"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    summary: dict[str, Any] = json.loads(captured.out)
+    return summary
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run_command(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("error: ").strip()
+
+
+def test_json_and_result_file_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    summary = run_json(capsys, *SMALL, "--seeds", "2", "--out", str(out))
+    assert [row["seed"] for row in summary["seeds"]] == [0, 1]
+    assert 0 <= summary["overall"]["mean"] <= 1
+    assert json.loads((out / "result.json").read_text()) == summary
+
+
+def test_the_table_is_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([*SMALL, "--seed", "3", "--out", str(tmp_path / "run")]) == 0
+    captured = capsys.readouterr()
+    assert "banks, fedspray, gcn: test accuracy in %" in captured.out
+    assert "kept in" in captured.err
+
+
+def test_a_toml_file_and_flags_that_override_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(
+        'dataset = "banks"\nnodes = 400\nrounds = 5\nalgorithm = "local"\nseeds = 3\n\n[set]\nhidden = 8\nlr = 0.01\n'
+    )
+    out = str(tmp_path / "run")
+    summary = run_json(capsys, "run", str(file), "--rounds", "2", "--seed", "4", "--set", "lr=0.02", "--out", out)
+    assert summary["algorithm"] == "local"
+    assert (summary["settings"]["rounds"], summary["settings"]["hidden"], summary["settings"]["lr"]) == (2, 8, 0.02)
+    assert [row["seed"] for row in summary["seeds"]] == [4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--set", "distil_weight=1"], "unknown setting 'distil_weight': the nearest is 'distill_weight'"),
+        (["--set", "distill_weight"], "--set is 'distill_weight', but must be of the form NAME=VALUE"),
+        (["--algorithm", "fedspry"], "unknown algorithm 'fedspry': choose one of"),
+        (["--backbone", "gnn"], "unknown backbone 'gnn': choose one of gat, gcn"),
+        (["--seed", "1", "--seeds", "2"], "seed is 1 and seeds is 2, but only one of them may be given"),
+        (["--rounds", "0"], "rounds is 0, but must be at least 1"),
+        (["--rounds", "5", "--set", "rounds=6"], "rounds is given twice"),
+        (["--algorithm", "fedavg", "--backbone-of", "bank_00=sage"], "fedavg averages the clients' GNNs"),
+        (["--preset", "published"], "unknown preset of fedspray 'published'"),
+        (["--selection", "test"], "unknown selection rule 'test'"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    out = tmp_path / "run"
+    command = [argument for argument in SMALL if argument not in ("--rounds", "3")]
+    assert refused(capsys, *command, *arguments, "--out", str(out)).startswith(sentence)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("dataset = banks", "is not readable TOML"),
+        ('datset = "banks"', "unknown key 'datset': the nearest is 'dataset'"),
+        ('rounds = "many"', "rounds is 'many', but must be a whole number or none"),
+        ("set = 3", "set is 3, but must be a table of names and values"),
+    ],
+)
+def test_bad_toml_gets_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(text)
+    assert sentence in refused(capsys, "run", str(file))
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    assert "exists already and is not empty" in refused(capsys, *SMALL, "--out", str(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_resume_takes_no_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    first = run_json(capsys, *SMALL, "--out", str(out))
+    assert run_json(capsys, "run", "--resume", str(out)) == first
+    assert "but rounds was given too" in refused(capsys, "run", "--resume", str(out), "--rounds", "9")
+    assert "is not a run folder" in refused(capsys, "run", "--resume", str(tmp_path / "nowhere"))
+
+
+def test_resume_before_the_first_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = run_json(capsys, *SMALL, "--out", str(tmp_path / "whole"))
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "settings.json").write_bytes((tmp_path / "whole" / "settings.json").read_bytes())
+    again = run_json(capsys, "run", "--resume", str(begun))
+    assert again["models"] == whole["models"]
+
+
+def test_ctrl_c_saves_and_stops_cleanly(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [str(Path(sys.executable).with_name("fedspray")), "run", "--dataset", "banks", "--rounds", "5000"]
+    process = subprocess.Popen(
+        [*command, "--out", str(out)], stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    records = out / "seed-0" / "rounds.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (records.exists() and records.stat().st_size > 0):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "fedspray run --resume" in err
+    assert "Traceback" not in err
+    assert len(records.read_text().splitlines()) >= 1
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_predict_with_a_personal_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fedspray import build_federation
+
+    federation = build_federation("banks", nodes=400)
+    federation.save(tmp_path / "banks")
+    run_json(capsys, *SMALL, "--out", str(tmp_path / "run"))
+    model = tmp_path / "run" / "seed-0" / "models" / "bank_02.safetensors"
+    client = tmp_path / "banks" / "clients" / "bank_02"
+    for graph in (client, client / "graph.npz"):
+        out = tmp_path / f"{graph.name}.csv"
+        summary = run_json(capsys, "predict", "--model", str(model), "--graph", str(graph), "--out", str(out))
+        assert summary["nodes"] == 100
+        lines = out.read_text().splitlines()
+        assert lines[0] == "node,prediction,probability_0,probability_1"
+        table = np.loadtxt(out, delimiter=",", skiprows=1)
+        assert np.allclose(table[:, 2:].sum(axis=1), 1, atol=2e-6)
+        assert np.array_equal(table[:, 1], table[:, 2:].argmax(axis=1))
+
+
+def test_predict_refuses_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fedspray import Graph
+
+    run_json(capsys, *SMALL, "--out", str(tmp_path / "run"))
+    model = str(tmp_path / "run" / "seed-0" / "models" / "bank_02.safetensors")
+    Graph.from_arrays(np.ones((3, 4)), [[0], [1]], [0, 1, 0]).to_npz(tmp_path / "other.npz")
+    out = str(tmp_path / "p.csv")
+    sentence = refused(capsys, "predict", "--model", model, "--graph", str(tmp_path / "other.npz"), "--out", out)
+    assert sentence == "the graph has 4 features per node, but this model was trained on 32"
+    assert "is missing" in refused(capsys, "predict", "--model", "no.safetensors", "--graph", "x.npz", "--out", out)
+    assert not Path(out).exists()
+
+
+def test_algorithms_are_listed_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["algorithms", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"fedspray", "fedspray-plus", "fedspray-no-proxies", "fedavg", "local"} <= {row["name"] for row in rows}
+    for row in rows:
+        assert row["summary"]
+        assert row["citation"]
+        assert all(setting["description"] for setting in row["settings"])
+    assert run_command(["algorithms", "fedspray"]) == 0
+    assert "distill_weight" in capsys.readouterr().out
+
+
+def test_an_algorithm_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedspray.algorithms.fedavg import FedAvg\n\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(FedAvg):\n"
+        "    summary = 'mine'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    summary = run_json(capsys, *SMALL, "--algorithm", "mine:Mine", "--out", str(tmp_path / "run"))
+    assert summary["algorithm"] == "mine:Mine"
+    assert summary["seeds"][0]["bytes_up"] > 0

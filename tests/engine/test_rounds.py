@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from toys import ragged_federation
+
+from fedspray import algorithms, backbones
+from fedspray.algorithms.base import Algorithm
+from fedspray.algorithms.fedavg import FedAvg
+from fedspray.data.batch import GraphBatch
+from fedspray.engine.local import LocalEngine, single_blocks
+from fedspray.engine.rounds import Progress, RoundSettings, choose_clients, run_rounds, start
+from fedspray.errors import InputError, RunStopped
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+
+
+def go(
+    algorithm: Algorithm[Any, Any],
+    settings: RoundSettings,
+    *,
+    single: bool = False,
+    engine: LocalEngine | None = None,
+    progress: Progress | None = None,
+) -> tuple[Progress, list[dict[str, Any]], LocalEngine]:
+    federation = ragged_federation(sparse=True)
+    blocks = single_blocks(federation) if single else None
+    engine = engine or LocalEngine(federation, [algorithm] * 3, 0, blocks=blocks, dtype=torch.float64)
+    progress = progress or start(algorithm, federation.task, 0, torch.float64)
+    records: list[dict[str, Any]] = []
+    done = run_rounds(algorithm, engine, settings, 0, progress, on_record=records.append, on_round=lambda _: None)
+    return done, records, engine
+
+
+def fedavg(**settings: Any) -> FedAvg:
+    return FedAvg(backbone=backbones.make("gcn", hidden=8), **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragile(FedAvg):
+    """FedAvg in which some clients fail in some rounds; the round's seed tells which round it is."""
+
+    def client_update(self, client: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
+        from fedspray.seeds import stream_key
+
+        for round_index, k in ((2, 1), (4, 1), (4, 2)):
+            if seed == stream_key(0, "round", round_index) and k in batch.client_ids:
+                raise OSError(f"the disk of client {k} is full")
+        return super().client_update(client, message, batch, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisoned(FedAvg):
+    """FedAvg in which client 0 sends NaN."""
+
+    def client_update(self, client: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
+        state, uplink = super().client_update(client, message, batch, seed)
+        if 0 in batch.client_ids:
+            uplink["gnn.conv1.bias"][batch.client_ids.index(0)] = torch.nan
+        return state, uplink
+
+
+def test_a_record_for_every_round_and_the_best_by_validation_loss() -> None:
+    progress, records, _ = go(fedavg(), RoundSettings(rounds=6))
+    assert [record["round"] for record in records] == [1, 2, 3, 4, 5, 6]
+    losses = [record["val"]["loss"] for record in records]
+    assert progress.best_round == 1 + losses.index(min(losses))
+    best = records[progress.best_round - 1]
+    assert progress.detail["test"] == best["test"]  # the kept snapshot is the model of that round
+    assert progress.detail["best_round"] == progress.best_round
+
+
+@pytest.mark.parametrize("rule", ["accuracy", "balanced"])
+def test_other_selection_rules(rule: str) -> None:
+    progress, records, _ = go(fedavg(), RoundSettings(rounds=6, selection=rule))
+    scores = [record["val"]["overall" if rule == "accuracy" else "balanced"] for record in records]
+    assert progress.best_round == 1 + scores.index(max(scores))
+
+
+def test_bytes_are_those_of_the_messages() -> None:
+    """GCN 5 → 8 → 3: 5·8+8+8·3+3 = 75 weights of 8 bytes; up there is n_train too."""
+    _, records, _ = go(fedavg(), RoundSettings(rounds=2))
+    assert records[0]["bytes_down_by_client"] == [600, 600, 600]
+    assert records[0]["bytes_up_by_client"] == [608, 608, 608]
+    assert records[0]["bytes_up"] == 3 * 608
+
+
+@pytest.mark.parametrize("name", ["fedspray", "fedavg", "local"])
+def test_blocks_do_not_change_results(name: str) -> None:
+    algorithm = algorithms.find(name)(backbone=backbones.make("gcn"))
+    stacked, records, _ = go(algorithm, RoundSettings(rounds=4))
+    alone, other, _ = go(algorithm, RoundSettings(rounds=4), single=True)
+    assert stacked.best_round == alone.best_round
+    for a, b in zip(records, other, strict=True):
+        assert a["val"]["loss"] == pytest.approx(b["val"]["loss"], abs=1e-10)
+
+
+def test_participation_is_a_seeded_share() -> None:
+    settings = RoundSettings(rounds=5, participation=0.67)
+    progress, records, _ = go(fedavg(), settings, single=True)
+    drawn = [record["trained"] for record in records]
+    assert all(len(ids) == 2 for ids in drawn)
+    assert len({tuple(ids) for ids in drawn}) > 1
+    assert all(record["evaluated"] == [0, 1, 2] for record in records)
+    again, _, _ = go(fedavg(), settings, single=True)
+    assert tree.flatten(progress.server)["gnn.conv1.weight"].equal(tree.flatten(again.server)["gnn.conv1.weight"])
+    assert choose_clients((0, 1, 2), settings, 0, 1) == set(drawn[0])
+
+
+def test_a_failing_client_is_named_and_the_round_goes_on() -> None:
+    algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))
+    progress, records, engine = go(algorithm, RoundSettings(rounds=5, min_clients=1))
+    assert records[1]["failed"] == {"1": "OSError: the disk of client 1 is full"}
+    assert records[1]["trained"] == [0, 2]
+    assert records[3]["trained"] == [0]
+    assert records[2]["trained"] == [0, 1, 2]  # it is back in the next round
+    assert engine.blocks == [[0], [1], [2]]  # a block with a failure is taken apart
+    assert progress.round_index == 5
+
+
+def test_a_client_that_failed_is_as_it_was_before() -> None:
+    """Client 1 misses round 2: with only its data, that is the same as a run of one round less."""
+    algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))
+    _, _, engine = go(algorithm, RoundSettings(rounds=3, min_clients=1))
+    steps = {k: engine.tensors(5)[f"worker{k}.state.gnn_optimizer.step"].item() for k in range(3)}
+    assert steps == {0: 15.0, 1: 10.0, 2: 15.0}  # 5 steps in each round that it took part in
+
+
+def test_too_few_clients_stop_the_run_where_it_was() -> None:
+    algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))
+    with pytest.raises(
+        RunStopped, match=r"round 4: 1 of 3 clients trained, but at least 2 are needed.*client 1: OSError"
+    ):
+        go(algorithm, RoundSettings(rounds=5))
+
+
+def test_an_update_that_is_not_finite_is_not_averaged() -> None:
+    progress, records, _ = go(Poisoned(backbone=backbones.make("gcn", hidden=8)), RoundSettings(rounds=2))
+    assert records[0]["failed"] == {"0": "NotFinite: gnn.conv1.bias is not finite after local training"}
+    assert all(torch.isfinite(value).all() for value in tree.flatten(progress.server).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent(FedAvg):
+    """FedAvg in which client 1 fails in the exchange of round 4, the one that evaluates round 3."""
+
+    def client_update(self, client: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
+        from fedspray.seeds import stream_key
+
+        if seed == stream_key(0, "round", 4) and 1 in batch.client_ids:
+            raise OSError("away")
+        return super().client_update(client, message, batch, seed)
+
+
+def test_a_client_that_missed_the_best_round_reports_the_model_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Round 3 is made the best one; client 1 was away when it was evaluated."""
+    from fedspray.evaluation import selection
+
+    scores = iter([1.0, 2.0, 3.0, 0.0, 0.0])
+    monkeypatch.setattr(selection, "score", lambda *_: next(scores))
+    algorithm = Absent(backbone=backbones.make("gcn", hidden=8))
+    settings = RoundSettings.__new__(RoundSettings)
+    for name, value in {"rounds": 5, "participation": 1.0, "min_clients": 1, "selection": "loss"}.items():
+        object.__setattr__(settings, name, value)
+    progress, records, _ = go(algorithm, settings)
+    assert progress.best_round == 3
+    assert records[2]["evaluated"] == [0, 2]
+    rounds = {k: row["round"] for k, row in progress.detail["clients"].items()}
+    assert rounds == {"0": 3, "1": 2, "2": 3}
+    assert progress.detail["clients"]["1"]["loss"] == pytest.approx(records[1]["clients"]["1"]["test"]["loss"])
+
+
+def test_a_model_that_is_not_finite_is_a_failure_not_a_crash() -> None:
+    algorithm = algorithms.find("local")(backbone=backbones.make("gcn", lr=1e300))
+    with pytest.raises(RunStopped, match=r"predictions that are not finite"):
+        go(algorithm, RoundSettings(rounds=3))
+
+
+def test_a_round_that_the_server_lost_is_done_again_to_the_same_bits() -> None:
+    """The workers have trained round 4; the server only remembers round 3 and asks for round 4 again."""
+    algorithm = algorithms.find("fedspray")(backbone=backbones.make("gcn"))
+    kept: list[Progress] = []
+    federation = ragged_federation(sparse=True)
+    engine = LocalEngine(federation, [algorithm] * 3, 0, dtype=torch.float64)
+    begin = start(algorithm, federation.task, 0, torch.float64)
+    settings = RoundSettings(rounds=6)
+
+    def stop_after_four(progress: Progress) -> None:
+        kept.append(progress)
+        if progress.round_index == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_rounds(algorithm, engine, settings, 0, begin, on_record=lambda _: None, on_round=stop_after_four)
+    resumed, _, _ = go(algorithm, settings, engine=engine, progress=kept[2])
+    straight, _, _ = go(algorithm, settings)
+    assert resumed.detail == straight.detail
+    for name, value in tree.flatten(straight.server).items():
+        assert torch.equal(value, tree.flatten(resumed.server)[name])
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"rounds": 0}, "rounds is 0, but must be at least 1"),
+        ({"participation": 0.0}, "participation is 0.0, but must be above 0 and at most 1"),
+        ({"participation": 1.5}, "participation is 1.5, but must be above 0 and at most 1"),
+        ({"min_clients": 0}, "min_clients is 0, but must be at least 1"),
+        ({"selection": "test"}, "unknown selection rule 'test': choose one of accuracy, balanced, loss"),
+    ],
+)
+def test_bad_round_settings_are_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        RoundSettings(**values)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_one_client_alone_fedavg_is_local() -> None:
+    from fedspray.data.federation import Federation
+
+    whole = ragged_federation()
+    federation = Federation("one", whole.clients[1:2])
+    results = []
+    for name in ("fedavg", "local"):
+        algorithm = algorithms.find(name)(backbone=backbones.make("gcn"))
+        engine = LocalEngine(federation, [algorithm], 0, dtype=torch.float64)
+        begin = start(algorithm, federation.task, 0, torch.float64)
+        records: list[dict[str, Any]] = []
+        run_rounds(
+            algorithm,
+            engine,
+            RoundSettings(rounds=4),
+            0,
+            begin,
+            on_record=records.append,
+            on_round=lambda _: None,
+        )
+        results.append([record["val"]["loss"] for record in records])
+    assert results[0] == pytest.approx(results[1], abs=1e-12)

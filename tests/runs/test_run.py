@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toys import awkward_federation, ragged_federation
+
+import fedspray
+from fedspray import PersonalModel
+from fedspray.errors import InputError
+from fedspray.runs import run as module
+from fedspray.runs import store
+
+
+def stable(summary: dict[str, Any]) -> dict[str, Any]:
+    """A result without what depends on the clock."""
+    text = json.loads(json.dumps(summary))
+    for row in text["seeds"]:
+        row.pop("seconds")
+        row.pop("cpu_seconds")
+    return text  # type: ignore[no-any-return]
+
+
+def test_the_result_says_everything(tmp_path: Path) -> None:
+    result = fedspray.run(ragged_federation(), rounds=4, seeds=(0, 3), out=tmp_path / "run", hidden=8)
+    summary = result.summary()
+    assert (summary["dataset"], summary["algorithm"], summary["backbone"]) == ("toy", "fedspray", "gcn")
+    assert summary["settings"]["hidden"] == 8
+    assert [row["seed"] for row in summary["seeds"]] == [0, 3]
+    accuracies = [row["overall"] for row in summary["seeds"]]
+    assert summary["overall"] == {
+        "mean": pytest.approx(np.mean(accuracies)),
+        "std": pytest.approx(np.std(accuracies, ddof=1)),
+    }
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == json.loads(json.dumps(summary))
+    frame = result.to_frame()
+    assert len(frame) == 8
+    assert set(frame["seed"]) == {0, 3}
+    assert set(result.models) == {"client_00", "client_01", "client_02"}
+    files = {file.name for file in (tmp_path / "run" / "seed-0").iterdir()}
+    assert {"rounds.jsonl", "models", "result.json"} <= files
+    assert any(name.startswith("events.out.tfevents") for name in files)
+    assert "checkpoint.safetensors" not in files  # done: the models say it all
+
+
+def test_seeds_draw_their_own_splits_and_are_repeatable() -> None:
+    first = fedspray.run(ragged_federation(), rounds=3, seeds=(1,)).summary()
+    again = fedspray.run(ragged_federation(seed=9), rounds=3, seeds=(0, 1)).summary()
+    assert first["seeds"][0]["models"] == again["seeds"][1]["models"]
+    assert again["seeds"][0]["models"] != again["seeds"][1]["models"]
+
+
+def test_a_saved_model_predicts_as_it_was_evaluated(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    result = fedspray.run(federation, rounds=5, out=tmp_path / "run", algorithm="fedspray-plus")
+    for client in federation.with_split(0).clients:
+        model = PersonalModel.load(tmp_path / "run" / "seed-0" / "models" / f"{client.name}.safetensors")
+        probabilities = model.predict(client.graph)
+        assert np.allclose(probabilities.sum(axis=1), 1)
+        right = probabilities.argmax(axis=1) == client.graph.labels
+        expected = result.summary()["seeds"][0]["clients"][client.name]["overall"]
+        assert right[client.split.test].mean() == pytest.approx(expected)
+        assert model.digest() == result.models[client.name].digest()
+
+
+@pytest.mark.parametrize("algorithm", ["fedspray", "fedspray-plus", "fedavg", "local"])
+def test_tensorboard_reads_the_curves(tmp_path: Path, algorithm: str) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = fedspray.run(ragged_federation(), rounds=3, out=tmp_path / "run", algorithm=algorithm)
+    events = EventAccumulator(str(tmp_path / "run" / "seed-0"))
+    events.Reload()
+    curve = events.Scalars("val/loss")
+    assert [event.step for event in curve] == [1, 2, 3]
+    expected = [record["val"]["loss"] for record in result.seeds[0].records]
+    assert [event.value for event in curve] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["fedspray", "fedspray-plus", "fedavg", "local"])
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_resuming_gives_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, stop: int
+) -> None:
+    federation = ragged_federation(sparse=True)
+    straight = fedspray.run(federation, algorithm=algorithm, rounds=6, out=tmp_path / "straight").summary()
+    settings, _ = module.load_settings(tmp_path / "straight")
+    folder = module.begin(tmp_path / "broken", federation, settings, None)
+    seen: list[int] = []
+
+    def crash(_seed: int, record: dict[str, Any]) -> None:
+        seen.append(record["round"])
+        if record["round"] == stop:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        module.carry_out(federation, settings, folder, checkpoint_every=2, on_record=crash)
+    resumed = module.carry_out(federation, settings, folder, checkpoint_every=2).summary()
+    assert stable(resumed) == stable(straight)
+    records = (folder / "seed-0" / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in records] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_interrupt_saves_the_last_whole_round(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    straight = fedspray.run(federation, rounds=5, out=tmp_path / "straight").summary()
+    settings, _ = module.load_settings(tmp_path / "straight")
+    folder = module.begin(tmp_path / "broken", federation, settings, None)
+
+    def interrupt(_seed: int, record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        module.carry_out(federation, settings, folder, on_record=interrupt)
+    _, meta = store.read_tensors(folder / "seed-0" / "checkpoint.safetensors")
+    assert meta["progress"]["round_index"] == 3
+    assert stable(module.carry_out(federation, settings, folder).summary()) == stable(straight)
+
+
+def test_a_finished_run_is_read_not_repeated(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    first = fedspray.run(federation, rounds=2, out=tmp_path / "run").summary()
+    settings, _ = module.load_settings(tmp_path / "run")
+    seen: list[Any] = []
+    again = module.carry_out(federation, settings, tmp_path / "run", on_record=lambda *args: seen.append(args))
+    assert again.summary() == first
+    assert seen == []
+    assert len(again.to_frame()) == 2
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    fedspray.run(ragged_federation(), rounds=2, out=tmp_path / "run")
+    settings, _ = module.load_settings(tmp_path / "run")
+    with pytest.raises(InputError, match="was begun on other data"):
+        module.carry_out(ragged_federation(changed=1), settings, tmp_path / "run")
+
+
+def test_different_backbones_for_different_clients(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    result = fedspray.run(federation, rounds=3, backbone_of={"client_02": "sage"}, out=tmp_path / "run")
+    model = PersonalModel.load(tmp_path / "run" / "seed-0" / "models" / "client_02.safetensors")
+    assert type(model.algorithm.backbone).__name__ == "SAGE"
+    assert model.digest() == result.models["client_02"].digest()
+
+
+def test_settings_of_one_backbone_do_not_follow_a_client_with_another(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fedspray.run(ragged_federation(), rounds=2, backbone="gat", heads=4, backbone_of={"client_02": "gcn"}, out=out)
+    model = PersonalModel.load(out / "seed-0" / "models" / "client_02.safetensors")
+    assert type(model.algorithm.backbone).__name__ == "GCN"
+
+
+def test_a_split_of_ones_own_can_be_kept() -> None:
+    federation = ragged_federation(seed=5)
+    kept = fedspray.run(federation, rounds=2, seeds=(0,), keep_split=True)
+    other = fedspray.run(federation, rounds=2, seeds=(0,))
+    same = fedspray.run(ragged_federation(seed=0), rounds=2, seeds=(0,), keep_split=True)
+    assert kept.models["client_00"].digest() != other.models["client_00"].digest()
+    assert same.models["client_00"].digest() == other.models["client_00"].digest()
+
+
+def test_awkward_clients_give_a_result_without_nan(tmp_path: Path) -> None:
+    summary = fedspray.run(awkward_federation(), rounds=3, out=tmp_path / "run").summary()
+    assert summary["seeds"][0]["clients"]["unlabelled"]["overall"] is None
+    json.dumps(summary, allow_nan=False)
+
+
+def test_bad_settings_leave_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown setting"):
+        fedspray.run(ragged_federation(), out=tmp_path / "run", nonsense=1)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from toys import ragged_federation
+
+from fedspray.errors import InputError
+from fedspray.runs.settings import RunSettings, describe, parse
+
+
+def test_a_name_finds_its_owner() -> None:
+    settings = RunSettings(values={"distill_weight": "2", "hidden": "16", "rounds": 7, "reset_optimizer": "true"})
+    algorithm, rounds = settings.build()
+    values = describe(algorithm, rounds)
+    assert (values["distill_weight"], values["hidden"], values["rounds"]) == (2.0, 16, 7)
+    assert values["reset_optimizer"] is True
+    assert algorithm.backbone.hidden == 16
+
+
+def test_presets_are_sets_of_settings_and_values_override_them() -> None:
+    algorithm, rounds = RunSettings(preset="released", values={"distill_weight": 3}).build()
+    values = describe(algorithm, rounds)
+    assert values["init"] == "uniform01"
+    assert values["node_proxy_start"] == "kept"
+    assert values["rounds"] == 500
+    assert values["distill_weight"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"algorithm": "fedsprai"}, "unknown algorithm 'fedsprai': choose one of"),
+        ({"values": {"distil_weight": 1}}, "unknown setting 'distil_weight': the nearest is 'distill_weight'"),
+        ({"values": {"distill_weight": "much"}}, "distill_weight is 'much', but must be a number"),
+        ({"values": {"hidden": 2.5}}, "hidden is 2.5, but must be a whole number"),
+        ({"values": {"reset_optimizer": "maybe"}}, "reset_optimizer is 'maybe', but must be true or false"),
+        ({"algorithm": "local", "values": {"gnn_start": "x"}}, "gnn_start is 'x', but must be one of common, own"),
+        ({"algorithm": "collections:OrderedDict"}, "algorithm 'collections:OrderedDict' is not derived from Algorithm"),
+        ({"preset": "papier"}, "unknown preset of fedspray 'papier': choose one of paper, released"),
+    ],
+)
+def test_bad_settings_get_one_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        RunSettings(**settings).build()
+    assert str(caught.value).startswith(sentence)
+
+
+def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
+    federation = ragged_federation()
+    settings = RunSettings(backbone="gcn", backbone_of={"client_01": "sage"}, values={"hidden": 16})
+    algorithms, _ = settings.build_for(federation)
+    assert [type(algorithm.backbone).__name__ for algorithm in algorithms] == ["GCN", "SAGE", "GCN"]
+    assert algorithms[1].backbone.hidden == 16
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"algorithm": "fedavg", "backbone_of": {"client_01": "sage"}},
+            "fedavg averages the clients' GNNs, so all need the same backbone",
+        ),
+        ({"values": {"min_clients": 4}}, "min_clients is 4, but only 3 clients train in a round"),
+        ({"backbone_of": {"client_9": "sage"}}, "unknown client 'client_9': choose one of client_00"),
+    ],
+)
+def test_backbones_of_clients_are_refused_by_name(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        RunSettings(**settings).build_for(ragged_federation())
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [("auto", "float | str", "auto"), ("0.2", "float | str", 0.2), ("none", "int | None", None), (3, "int", 3)],
+)
+def test_values_are_read_by_their_type(value: Any, kind: str, expected: Any) -> None:
+    assert parse("x", value, kind) == expected

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedspray.errors import InputError
+from fedspray.runs import store
+
+
+def test_tensors_come_back_bit_for_bit_and_shared_ones_are_written_once(tmp_path: Path) -> None:
+    big = torch.randn(100, 50, generator=torch.Generator().manual_seed(0))
+    tensors = {"a": big, "same": big, "row": big[:1].expand(1000, 50), "part": big[3:5], "empty": torch.zeros(0)}
+    store.write_tensors(tmp_path / "t.safetensors", tensors, {"round": 3})
+    back, meta = store.read_tensors(tmp_path / "t.safetensors")
+    assert meta == {"round": 3}
+    assert back.keys() == tensors.keys()
+    assert all(torch.equal(back[name], value) for name, value in tensors.items())
+    assert (tmp_path / "t.safetensors").stat().st_size < 100 * 50 * 4 + 3000
+    assert [file.name for file in tmp_path.iterdir()] == ["t.safetensors"]  # nothing temporary is left
+
+
+def test_records_beyond_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    log = store.RecordFile(tmp_path / "rounds.jsonl", keep=0)
+    for index in range(1, 6):
+        log.add({"round": index})
+    log.close()
+    with (tmp_path / "rounds.jsonl").open("a") as stream:
+        stream.write('{"round": 6, "va')  # a line cut off by a crash
+    again = store.RecordFile(tmp_path / "rounds.jsonl", keep=3)
+    again.add({"round": 4})
+    again.close()
+    assert [record["round"] for record in again.records] == [1, 2, 3, 4]
+
+
+def test_digest_depends_on_names_values_and_shapes() -> None:
+    base = store.digest({"a": torch.zeros(2, 3)})
+    assert base == store.digest({"a": torch.zeros(3, 2).T})
+    assert base != store.digest({"b": torch.zeros(2, 3)})
+    assert base != store.digest({"a": torch.zeros(3, 2)})
+    assert base != store.digest({"a": torch.ones(2, 3)})
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(b"not a model")
+    with pytest.raises(InputError, match="not a readable safetensors file"):
+        store.read_tensors(tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match="is missing"):
+        store.read_tensors(tmp_path / "y.safetensors")
+    with pytest.raises(InputError, match="is not a run folder"):
+        store.read_json(tmp_path / "settings.json")
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match="exists already and is not empty"):
+        store.new_folder(tmp_path)
