@@ -65,10 +65,14 @@ def test_a_module_with_two_classes_is_a_bug_of_ours(package: str) -> None:
 
 
 def test_code_outside_is_reached_by_its_address(package: str) -> None:
-    Path("outside.py").write_text("class Mine: ...\nnumber = 3")
+    Path("outside.py").write_text(
+        f"from {PACKAGE}.base import Base\nclass Mine(Base): ...\nclass Other: ...\nnumber = 3"
+    )
     assert load(package, "outside:Mine").__name__ == "Mine"
     with pytest.raises(InputError, match="the module 'outside' has no class 'number'"):
         load(package, "outside:number")
+    with pytest.raises(InputError, match="colour 'outside:Other' is not derived from Base"):
+        load(package, "outside:Other")
     with pytest.raises(InputError, match="the module 'nowhere' cannot be imported"):
         load(package, "nowhere:Mine")
 

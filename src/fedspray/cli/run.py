@@ -217,7 +217,7 @@ def _continue(output: Output, folder: Path, threads: int | None, checkpoint_ever
 
 @contextmanager
 def show_progress(
-    output: Output, rounds: int, seeds: tuple[int, ...], *, label: str = "seed"
+    output: Output, rounds: int, seeds: tuple[int, ...], *, label: str | None = None
 ) -> Iterator[OnRecord | None]:
     """A live line for each seed on a terminal; nothing elsewhere."""
     if not output.messages.is_terminal:
@@ -236,7 +236,7 @@ def show_progress(
     )
     with Progress(*columns, console=output.messages, transient=True) as progress:
         tasks = {
-            seed: progress.add_task(f"{label} {seed}", total=rounds, loss="–", overall="–", minority="–")
+            seed: progress.add_task(label or f"seed {seed}", total=rounds, loss="–", overall="–", minority="–")
             for seed in seeds
         }
 
