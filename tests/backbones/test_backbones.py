@@ -103,9 +103,9 @@ def test_backbone_equals_pyg(name: str, sparse: bool) -> None:
 def test_gradients_equal_pyg(name: str) -> None:
     backbone, params, batch = setting(name, **OPTIONS.get(name, {}))
     params = {key: (value + 0.1).requires_grad_() for key, value in params.items()}
-    backbone.train_logits(params, batch, seed=0, epoch=0).square().sum().backward()  # type: ignore[no-untyped-call]
+    backbone.train_outputs(params, batch, seed=0, epoch=0)[1].square().sum().backward()  # type: ignore[no-untyped-call]
     numeric = torch.autograd.gradcheck(
-        lambda *values: backbone.train_logits(dict(zip(params, values, strict=True)), batch, 0, 0),
+        lambda *values: backbone.train_outputs(dict(zip(params, values, strict=True)), batch, 0, 0)[1],
         tuple(value.detach().requires_grad_() for value in params.values()),
     )
     assert numeric
@@ -118,10 +118,10 @@ def test_stacked_clients_equal_single_ones(name: str) -> None:
     backbone = backbones.make(name, dropout=0.5)
     batch = stack(federation)
     params = backbone.init_params(TASK, batch, seed=3, common=False)
-    together = backbone.train_logits(params, batch, seed=5, epoch=1)
+    together = backbone.train_outputs(params, batch, seed=5, epoch=1)[1]
     alone = torch.cat(
         [
-            backbone.train_logits({n: p[k : k + 1] for n, p in params.items()}, stack(federation, [k]), 5, 1)
+            backbone.train_outputs({n: p[k : k + 1] for n, p in params.items()}, stack(federation, [k]), 5, 1)[1]
             for k in range(3)
         ]
     )

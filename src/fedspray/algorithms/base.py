@@ -30,6 +30,18 @@ ServerT = TypeVar("ServerT")
 ClientT = TypeVar("ClientT")
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """What a training step has to compute its loss from."""
+
+    logits: Tensor
+    """[N, C]."""
+    representation: Tensor
+    """[N, H]: what enters the output layer (the logits, where there is no hidden layer)."""
+    params: Params
+    """The weights, [K, …]."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Base of all algorithms. Fields are hyper-parameters only."""
@@ -79,6 +91,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     def predict(self, client: ClientT, message: Message, batch: GraphBatch) -> Tensor:
         """Logits [N, C] of the clients' models, given what the server sent last."""
 
+    def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
+        """What else to write into a round's record (JSON values), from the new server state and the uplink."""
+        return {}
+
     # ---- shared steps -------------------------------------------------------------------------------
 
     def fit(
@@ -87,13 +103,22 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         optimizer: AdamState,
         batch: GraphBatch,
         seed: int,
-        loss: Callable[[Tensor], Tensor],
+        loss: Callable[[Outputs], Tensor],
     ) -> tuple[Params, AdamState]:
-        """Trains the backbone for `local_epochs` steps on ``loss`` (logits [N, C] → one number per client)."""
+        """Trains the backbone for `local_epochs` steps.
+
+        Args:
+            params: the weights to start from, [K, …].
+            optimizer: Adam's memory.
+            batch: the clients.
+            seed: this round's.
+            loss: what a step computed → one number per client, [K].
+        """
         own = self.backbone
         steps = self.start_optimizer(params, optimizer, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
         for epoch in range(self.local_epochs):
-            steps.step(loss(self.backbone.train_logits(steps.params, batch, seed, epoch)))
+            representation, logits = self.backbone.train_outputs(steps.params, batch, seed, epoch)
+            steps.step(loss(Outputs(logits, representation, steps.params)))
         return steps.result()
 
     def start_optimizer(

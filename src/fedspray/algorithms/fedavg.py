@@ -71,7 +71,7 @@ class FedAvg(Algorithm[ServerState, ClientState]):
             client.gnn_optimizer,
             batch,
             seed,
-            lambda logits: supervised_loss(logits, batch),
+            lambda out: supervised_loss(out.logits, batch),
         )
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch, NodeRows
 from fedspray.data.federation import Task
@@ -230,13 +230,13 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         """Phase 1: L_G, with ω and S frozen."""
         if self.distill_weight == 0:
             return self.fit(
-                client.gnn, client.gnn_optimizer, batch, seed, lambda logits: supervised_loss(logits, batch)
+                client.gnn, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch)
             )
         targets = self._soft_targets(message, proxies, batch)
 
-        def loss(logits: Tensor) -> Tensor:
-            distance = (targets * logits.log_softmax(dim=1)).sum(dim=1).neg()
-            return supervised_loss(logits, batch) + self.distill_weight * ops.client_sum(distance, batch.rows)
+        def loss(out: Outputs) -> Tensor:
+            distance = (targets * out.logits.log_softmax(dim=1)).sum(dim=1).neg()
+            return supervised_loss(out.logits, batch) + self.distill_weight * ops.client_sum(distance, batch.rows)
 
         return self.fit(client.gnn, client.gnn_optimizer, batch, seed, loss)
 
@@ -310,22 +310,24 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         if self.blend == 0:
             return logits
         weight = message["blend"] if self.blend == "auto" else logits.new_full((batch.num_clients,), float(self.blend))
-        return self._mix(logits, message, ops.per_row(weight, batch.rows)[:, None], batch)
-
-    def _mix(self, logits: Tensor, message: Message, weight: Tensor, batch: GraphBatch) -> Tensor:
-        feature_logits = _head(part_of(message, "encoder"), "feature_head", self._embed(message, batch), batch.rows)
-        mixed = (1 - weight) * logits.log_softmax(dim=1) + weight * feature_logits.log_softmax(dim=1)
+        share = ops.per_row(weight, batch.rows)[:, None]
+        feature_logits = self._feature_logits(message, batch)
+        mixed = (1 - share) * logits.log_softmax(dim=1) + share * feature_logits.log_softmax(dim=1)
         return mixed.log_softmax(dim=1)
+
+    def _feature_logits(self, message: Message, batch: GraphBatch) -> Tensor:
+        """The logits of q for all nodes, [N, C]."""
+        return _head(part_of(message, "encoder"), "feature_head", self._embed(message, batch), batch.rows)
 
     def _score_blends(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """[K, len(BLENDS)]: correct validation predictions of the received model with each blend."""
-        logits = self.backbone.logits(client.gnn, batch)
+        own = self.backbone.logits(client.gnn, batch)[batch.val].log_softmax(dim=1)
+        feature = self._feature_logits(message, batch)[batch.val].log_softmax(dim=1)
         owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
         scores = []
         for blend in BLENDS:
-            mixed = self._mix(logits, message, logits.new_tensor(blend), batch)[batch.val]
-            correct = (mixed.argmax(dim=1) == labels).to(logits.dtype)
-            scores.append(logits.new_zeros(batch.num_clients).index_add(0, owners, correct))
+            correct = ((1 - blend) * own + blend * feature).argmax(dim=1) == labels
+            scores.append(own.new_zeros(batch.num_clients).index_add(0, owners, correct.to(own.dtype)))
         return torch.stack(scores, dim=1)
 
     def _embed(self, message: Mapping[str, Tensor], batch: GraphBatch) -> Tensor:

@@ -69,7 +69,7 @@ class Local(Algorithm[ServerState, ClientState]):
     ) -> tuple[ClientState, Message]:
         """E steps on the client's own labels."""
         return ClientState(
-            *self.fit(client.gnn, client.gnn_optimizer, batch, seed, lambda logits: supervised_loss(logits, batch))
+            *self.fit(client.gnn, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch))
         ), {}
 
     def server_update(

@@ -64,18 +64,27 @@ class Backbone(ABC):
         """Name and shape of every weight ([in, out] or [out]), in the order in which they are drawn."""
 
     @abstractmethod
-    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Class scores (logits) [N, C] with weights [K, …]."""
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """What enters the output layer, [N, H], with weights [K, …]; None for a network without hidden layers."""
+
+    @abstractmethod
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        """The output layer: class scores (logits) [N, C] from what `embed` gave."""
+
+    def output_names(self, task: Task) -> tuple[str, ...]:
+        """The weights of the output layer."""
+        shapes = list(self.shapes(task))
+        layer = shapes[-1].rsplit(".", 1)[0]
+        return tuple(name for name in shapes if name.startswith(f"{layer}."))
 
     def draw(self, task: Task, generator: torch.Generator) -> Params:
         """Initial weights of one client."""
-        shapes = self.shapes(task)
-        output = list(shapes)[-1].rsplit(".", 1)[0]
+        last = self.output_names(task)
         return {
-            name: self.draw_weight(*shape, generator, output=name == f"{output}.weight")
+            name: self.draw_weight(*shape, generator, output=name in last)
             if len(shape) == 2
-            else init.draw_bias(self.init, shape[0], generator, output=name == f"{output}.bias")
-            for name, shape in shapes.items()
+            else init.draw_bias(self.init, shape[0], generator, output=name in last)
+            for name, shape in self.shapes(task).items()
         }
 
     def draw_weight(self, fan_in: int, fan_out: int, generator: torch.Generator, *, output: bool) -> Tensor:
@@ -92,13 +101,26 @@ class Backbone(ABC):
             stacked = {name: torch.stack([drawn[name] for drawn in draws]) for name in draws[0]}
         return {name: value.to(batch.dtype) for name, value in stacked.items()}
 
-    def train_logits(self, params: Params, batch: GraphBatch, seed: int, epoch: int) -> Tensor:
-        """Logits for a training step, with dropout where it is set."""
-        return self.forward(params, batch, Dropout(self.dropout, batch, seed, epoch))
+    def train_outputs(self, params: Params, batch: GraphBatch, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+        """Representation [N, H] (the logits, where there is no hidden layer) and logits [N, C] of a training step."""
+        drop = Dropout(self.dropout, batch, seed, epoch)
+        hidden = self.embed(params, batch, drop)
+        logits = self.classify(params, hidden, batch, drop)
+        return logits if hidden is None else hidden, logits
 
     def logits(self, params: Params, batch: GraphBatch) -> Tensor:
         """Logits for evaluation. Asked twice for the same weights, the second answer is free."""
-        return remember(batch, self, params, lambda: self.forward(params, batch, _no_dropout))
+
+        def answer() -> Tensor:
+            return self.classify(params, self.embed(params, batch, _no_dropout), batch, _no_dropout)
+
+        return remember(batch, self, params, answer)
+
+    def representation(self, params: Params, batch: GraphBatch) -> Tensor:
+        """What `train_outputs` gives first, without dropout and gradients: [N, H]."""
+        with torch.no_grad():
+            hidden = self.embed(params, batch, _no_dropout)
+            return self.logits(params, batch) if hidden is None else hidden
 
 
 def layer_shapes(name: str, widths: Sequence[int], *, columns: int = 1) -> dict[str, tuple[int, ...]]:

@@ -48,14 +48,20 @@ class GAT(Backbone):
             }
         return shapes
 
-    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Logits [N, C]."""
-        hidden = ops.feature_linear(batch.rows, params["conv1.weight"])
-        hidden = self._attend(hidden, params, 1, batch)
-        for layer in range(2, self.layers + 1):
-            transformed = ops.linear(drop(functional.elu(hidden)), batch.rows.ptr, params[f"conv{layer}.weight"])
-            hidden = self._attend(transformed, params, layer, batch)
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """The last hidden layer [N, H]."""
+        hidden = None
+        for layer in range(1, self.layers):
+            hidden = functional.elu(self._convolve(params, layer, hidden, batch, drop))
         return hidden
+
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C]."""
+        return self._convolve(params, self.layers, hidden, batch, drop)
+
+    def _convolve(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        inputs = None if hidden is None else drop(hidden)
+        return self._attend(ops.transform(batch.rows, inputs, params[f"conv{layer}.weight"]), params, layer, batch)
 
     def _attend(self, transformed: Tensor, params: Params, layer: int, batch: GraphBatch) -> Tensor:
         """One layer's attention over ``transformed`` [N, out]."""

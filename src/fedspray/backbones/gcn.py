@@ -26,12 +26,18 @@ class GCN(Backbone):
         """``conv<l>.weight`` [in, out] and ``conv<l>.bias`` [out]."""
         return layer_shapes("conv", self.widths(task))
 
-    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Logits [N, C]."""
-        ptr = batch.rows.ptr
-        transformed = ops.feature_linear(batch.rows, params["conv1.weight"])
-        hidden = ops.propagate(batch.gcn_adjacency, transformed, ptr, params["conv1.bias"])
-        for layer in range(2, self.layers + 1):
-            transformed = ops.linear(drop(hidden.relu()), ptr, params[f"conv{layer}.weight"])
-            hidden = ops.propagate(batch.gcn_adjacency, transformed, ptr, params[f"conv{layer}.bias"])
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """The last hidden layer [N, H]."""
+        hidden = None
+        for layer in range(1, self.layers):
+            hidden = self._convolve(params, layer, hidden, batch, drop).relu()
         return hidden
+
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C]."""
+        return self._convolve(params, self.layers, hidden, batch, drop)
+
+    def _convolve(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        weight, bias = params[f"conv{layer}.weight"], params[f"conv{layer}.bias"]
+        transformed = ops.transform(batch.rows, None if hidden is None else drop(hidden), weight)
+        return ops.propagate(batch.gcn_adjacency, transformed, batch.rows.ptr, bias)

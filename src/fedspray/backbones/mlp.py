@@ -21,10 +21,17 @@ class MLP(Backbone):
         """``linear<l>.weight`` [in, out] and ``linear<l>.bias`` [out]."""
         return layer_shapes("linear", self.widths(task))
 
-    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Logits [N, C]."""
-        hidden = ops.feature_linear(batch.rows, params["linear1.weight"], params["linear1.bias"])
-        for layer in range(2, self.layers + 1):
-            weight, bias = params[f"linear{layer}.weight"], params[f"linear{layer}.bias"]
-            hidden = ops.linear(drop(hidden.relu()), batch.rows.ptr, weight, bias)
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """The last hidden layer [N, H]."""
+        hidden = None
+        for layer in range(1, self.layers):
+            hidden = self._apply(params, layer, hidden, batch, drop).relu()
         return hidden
+
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C]."""
+        return self._apply(params, self.layers, hidden, batch, drop)
+
+    def _apply(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        weight, bias = params[f"linear{layer}.weight"], params[f"linear{layer}.bias"]
+        return ops.transform(batch.rows, None if hidden is None else drop(hidden), weight, bias)

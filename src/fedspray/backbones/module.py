@@ -45,7 +45,11 @@ class ModuleBackbone(Backbone):
             raise InputError(f"backbone {self.target!r} has buffers (running statistics), which are not supported")
         return {name: p.detach().clone() for name, p in module.named_parameters()}
 
-    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """None: what is inside the module is not known."""
+        return None
+
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
         """Logits [N, C], one client after another."""
         module = self._build(Task(batch.num_features, batch.num_classes))
         module.train(torch.is_grad_enabled())

@@ -34,15 +34,19 @@ class SAGE(Backbone):
         halves = [init.draw_weight(self.init, fan_in, fan_out // 2, generator, output=output) for _ in range(2)]
         return torch.cat(halves, dim=1)
 
-    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Logits [N, C]."""
-        both = ops.feature_linear(batch.rows, params["conv1.weight"])
-        hidden = self._combine(both, params["conv1.bias"], batch)
-        for layer in range(2, self.layers + 1):
-            both = ops.linear(drop(hidden.relu()), batch.rows.ptr, params[f"conv{layer}.weight"])
-            hidden = self._combine(both, params[f"conv{layer}.bias"], batch)
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """The last hidden layer [N, H]."""
+        hidden = None
+        for layer in range(1, self.layers):
+            hidden = self._convolve(params, layer, hidden, batch, drop).relu()
         return hidden
 
-    def _combine(self, both: Tensor, bias: Tensor, batch: GraphBatch) -> Tensor:
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C]."""
+        return self._convolve(params, self.layers, hidden, batch, drop)
+
+    def _convolve(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        both = ops.transform(batch.rows, None if hidden is None else drop(hidden), params[f"conv{layer}.weight"])
         neighbours, root = both.chunk(2, dim=1)
+        bias = params[f"conv{layer}.bias"]
         return ops.propagate(batch.mean_adjacency, neighbours.contiguous(), batch.rows.ptr, bias) + root

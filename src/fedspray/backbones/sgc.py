@@ -28,10 +28,14 @@ class SGC(Backbone):
         """``linear.weight`` [F, C] and ``linear.bias`` [C]."""
         return {"linear.weight": (task.num_features, task.num_classes), "linear.bias": (task.num_classes,)}
 
-    def forward(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor:
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """None: there is no hidden layer."""
+        return None
+
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
         """Logits [N, C]."""
-        hidden = ops.feature_linear(batch.rows, params["linear.weight"])
+        scores = ops.feature_linear(batch.rows, params["linear.weight"])
         for hop in range(self.layers):
             bias = params["linear.bias"] if hop == self.layers - 1 else None
-            hidden = ops.propagate(batch.gcn_adjacency, hidden, batch.rows.ptr, bias)
-        return hidden
+            scores = ops.propagate(batch.gcn_adjacency, scores, batch.rows.ptr, bias)
+        return scores

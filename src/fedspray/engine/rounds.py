@@ -119,6 +119,7 @@ def run_rounds(
             "bytes_down_by_client": _bytes_each(downlink, engine.client_ids, engine.client_ids),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu_began,
+            "diagnostics": algorithm.diagnostics(server, answers.uplink),
         }
         progress = replace(progress, server=server, round_index=round_index, pending=pending)
         on_round(progress)

@@ -27,6 +27,13 @@ def feature_linear(rows: NodeRows, weight: Tensor, bias: Tensor | None = None) -
     return linear(rows.features, rows.ptr, weight, bias)
 
 
+def transform(rows: NodeRows, hidden: Tensor | None, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """H W + b for a hidden layer, or X W + b on the features where ``hidden`` is None."""
+    if hidden is None:
+        return feature_linear(rows, weight, bias)
+    return linear(hidden, rows.ptr, weight, bias)
+
+
 def linear(inputs: Tensor, ptr: Sequence[int], weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """H W + b, each client's rows with its own weights.
 
