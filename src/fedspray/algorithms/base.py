@@ -92,7 +92,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """Logits [N, C] of the clients' models, given what the server sent last."""
 
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
-        """What else to write into a round's record (JSON values), from the new server state and the uplink."""
+        """What else to write into a round's record (JSON values), from the new server state and the uplink.
+
+        Lists over clients are in the order of the uplink, which is that of the record's ``trained``.
+        """
         return {}
 
     # ---- shared steps -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fedspray.cli.run import show_progress
 
 
 def demo(
-    rounds: Annotated[int, typer.Option("--rounds", help="Number of rounds.", metavar="R", min=1)] = 300,
+    rounds: Annotated[int, typer.Option("--rounds", help="Number of rounds.", metavar="R", min=1)] = 200,
 ) -> None:
     """Train FedAvg and FedSpray on PubMed (on `banks` where PubMed cannot be had) and compare them."""
     from fedspray import build_federation, describe, run

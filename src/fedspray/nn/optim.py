@@ -83,3 +83,29 @@ class Adam:
             second={name: entry["exp_avg_sq"] for name, entry in memory.items()},
         )
         return {name: p.detach() for name, p in self.params.items()}, state
+
+
+class SGD:
+    """One round's worth of plain gradient steps on copies of the given weights. It has no memory, so no state.
+
+    >>> optimizer = SGD(params, lr=0.1)                                    # doctest: +SKIP
+    >>> for _ in range(local_epochs):
+    ...     optimizer.step(loss(optimizer.params))
+    >>> params = optimizer.result()
+    """
+
+    def __init__(self, params: Params, *, lr: float, weight_decay: float = 0.0) -> None:
+        self.params = {
+            name: p.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for name, p in params.items()
+        }
+        self._optimizer = torch.optim.SGD(self.params.values(), lr=lr, weight_decay=weight_decay)
+
+    def step(self, losses: Tensor) -> None:
+        """Takes one step down the losses [K] of the clients."""
+        self._optimizer.zero_grad(set_to_none=True)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def result(self) -> Params:
+        """The weights after the steps."""
+        return {name: p.detach() for name, p in self.params.items()}

@@ -1,0 +1,90 @@
+"""Ditto (Li, Hu, Beirami and Smith, "Ditto: fair and robust federated learning through personalization", ICML 2021).
+
+Two models at every client. The shared one is FedAvg's, untouched by the other; the personal one v_k never
+leaves the client and is trained on its labels with a leash to the global model θ that was received:
+
+    v_k ← E steps on L_k(v_k) + λ/2 · ‖v_k - θ‖²
+
+Travels down and up: as for FedAvg, and one number up (‖v_k - θ‖, for the record). Predictions are v_k's.
+λ = 0 is Local with FedAvg running beside it; a large λ is FedAvg. docs/algorithms/ditto.md lists the deviations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedspray.algorithms import fedavg
+from fedspray.algorithms.base import Outputs, supervised_loss
+from fedspray.algorithms.fedprox import squared_distance
+from fedspray.backbones.base import setting
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, part_of, training_only
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientState(fedavg.ClientState):
+    """FedAvg's, and the personal model."""
+
+    personal: Params
+    personal_optimizer: AdamState = training_only()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(fedavg.FedAvg):
+    """FedAvg, and a personal GNN beside it that stays near the global one."""
+
+    summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
+    citation: ClassVar[str] = "Li et al., ICML 2021"
+    uplink: ClassVar[dict[str, str]] = {
+        **fedavg.FedAvg.uplink,
+        "distance": "length of (personal GNN - global GNN as received)",
+    }
+
+    proximal_weight: float = setting(
+        1.0, "weight of the squared distance between personal and global GNN (λ); 0 is Local exactly"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.proximal_weight < 0:
+            raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """The personal model starts as the global one; both optimizers are empty."""
+        gnn = self.backbone.init_params(task, batch, seed)
+        empty = AdamState.zeros(gnn, batch.num_clients)
+        return ClientState(gnn_optimizer=empty, personal=gnn, personal_optimizer=empty)
+
+    def client_update(  # type: ignore[override]  # a class and its states belong together
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """FedAvg's steps, then as many for the personal model, both from the model as received."""
+        shared, uplink = super().client_update(client, message, batch, seed)
+        received = part_of(message, "gnn")
+
+        def loss(out: Outputs) -> Tensor:
+            supervised = supervised_loss(out.logits, batch)
+            if self.proximal_weight == 0:
+                return supervised
+            return supervised + self.proximal_weight / 2 * squared_distance(out.params, received)
+
+        # The round's seed serves both models: with dropout, each sees the masks that it would see alone.
+        personal, optimizer = self.fit(client.personal, client.personal_optimizer, batch, seed, loss)
+        uplink["distance"] = squared_distance(personal, received).sqrt()
+        return ClientState(gnn_optimizer=shared.gnn_optimizer, personal=personal, personal_optimizer=optimizer), uplink
+
+    def predict(  # type: ignore[override]
+        self, client: ClientState, message: Message, batch: GraphBatch
+    ) -> Tensor:
+        """The personal model."""
+        return self.backbone.logits(client.personal, batch)
+
+    def diagnostics(self, server: fedavg.ServerState, message: Message) -> dict[str, Any]:
+        """``distance``: of each client's personal model from the global one that it received."""
+        return {"distance": message["distance"].tolist()}

@@ -1,0 +1,209 @@
+"""FED-PUB (Baek et al., "Personalized subgraph federated learning", ICML 2023): its similarity core.
+
+Every client gets an average of its own, in which models count that do the same. What a model does is seen on a
+random graph G that the server draws once from the seed, so no client tells anything but its weights:
+
+    h_k = mean over the nodes of G of what model k computes there       functional embedding
+    s_kj = cos(h_k, h_j)
+    θ_k ← Σ_j α_kj θ_j,   α_kj = exp(τ s_kj) / Σ_l exp(τ s_kl)          over the clients that took part
+
+Travels down: the client's own average. Travels up: the GNN after E steps, and n_k.
+The personal sparse masks and the proximal term of the paper are left out; docs/algorithms/fed-pub.md says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.backbones.base import setting
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.data.graph import Graph
+from fedspray.errors import InputError
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import generator, torch_generator
+
+
+@dataclass(frozen=True)
+class ProxyGraph:
+    """The random graph on which models are compared."""
+
+    features: Tensor
+    """[n, F]."""
+    edges: Tensor
+    """[2, E], int64: each once."""
+    num_classes: Tensor
+    """[], int64."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """One model for each client that was seen so far, and what compares them."""
+
+    start: Params
+    """The initial model, without a client axis: what a client gets that was not seen yet."""
+    gnn: Params
+    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
+    proxy: ProxyGraph
+    similarity: Tensor
+    """[K, K]: cosines of the clients that took part last."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """A client keeps its optimizer only."""
+
+    gnn_optimizer: AdamState = training_only()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPub(Algorithm[ServerState, ClientState]):
+    """Personal averages by the similarity of what the models compute on a random graph."""
+
+    summary: ClassVar[str] = "personal averages among models that act alike on a random graph (no masks)"
+    citation: ClassVar[str] = "Baek et al., ICML 2023"
+    uplink: ClassVar[dict[str, str]] = {
+        "gnn.*": "the GNN after local training",
+        "num_train": "number of training nodes; without any, the model counts for nobody",
+    }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the client's own average"}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "published": {
+            "sharpness": 3.0,
+            "local_epochs": 1,
+            "hidden": 128,
+            "lr": 0.01,
+            "weight_decay": 1e-6,
+            "dropout": 0.5,
+            "rounds": 100,
+        }
+    }
+
+    sharpness: float = setting(10.0, "how fast weights fall with similarity (τ); 0 is the plain mean")
+    embedding: str = setting(
+        "logits",
+        "what models are compared by: logits, or what enters the output layer (hidden)",
+        choices=("logits", "hidden"),
+    )
+    centre: bool = setting(False, "subtract the clients' mean embedding before comparing (not in the paper)")
+    proxy_blocks: int = setting(5, "blocks of the random graph, without edges between them")
+    proxy_block_size: int = setting(100, "nodes of a block")
+    proxy_density: float = setting(0.1, "probability of an edge inside a block")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sharpness < 0:
+            raise InputError(f"sharpness is {self.sharpness}, but must be at least 0")
+        if self.proxy_blocks < 1 or self.proxy_block_size < 1 or not 0 <= self.proxy_density <= 1:
+            raise InputError(
+                f"the random graph has {self.proxy_blocks} blocks of {self.proxy_block_size} nodes with density "
+                f"{self.proxy_density}: needed are at least one block and node, and a density between 0 and 1"
+            )
+
+    # ---- server -----------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """The draw that Local's common start uses, and the random graph; no client is known yet."""
+        start = self.backbone.draw(task, torch_generator(seed, "backbone"))
+        return ServerState(start, expand(start, 0), self._draw_proxy(task, seed), torch.zeros(0, 0))
+
+    def _draw_proxy(self, task: Task, seed: int) -> ProxyGraph:
+        """Blocks of random edges, and standard normal features."""
+        draw, size = generator(seed, "proxy graph"), self.proxy_block_size
+        pairs = np.stack(np.triu_indices(size, k=1))
+        edges = [
+            pairs[:, draw.random(pairs.shape[1]) < self.proxy_density] + block * size
+            for block in range(self.proxy_blocks)
+        ]
+        features = draw.standard_normal((self.proxy_blocks * size, task.num_features), dtype=np.float32)
+        return ProxyGraph(
+            torch.from_numpy(features), torch.from_numpy(np.concatenate(edges, axis=1)), torch.tensor(task.num_classes)
+        )
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """Each client's own average."""
+        known = _grown(server, client_ids)
+        return prefixed("gnn", {name: value[list(client_ids)] for name, value in known.items()})
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """A new average for every client that took part; the others keep theirs."""
+        sent, rows = part_of(message, "gnn"), torch.tensor(client_ids)
+        similarity = self._similarity(sent, server.proxy)
+        shares = self._shares(similarity, message["num_train"])
+        gnn = {
+            name: value.index_copy(0, rows, torch.tensordot(shares, sent[name], dims=1))
+            for name, value in _grown(server, client_ids).items()
+        }
+        return ServerState(server.start, gnn, server.proxy, similarity)
+
+    def _similarity(self, gnn: Params, proxy: ProxyGraph) -> Tensor:
+        """[K, K]: cosines of the functional embeddings."""
+        dtype = proxy.features.dtype
+        graph = Graph.from_arrays(proxy.features.numpy(), proxy.edges.numpy(), num_classes=int(proxy.num_classes))
+        batch = GraphBatch.from_graph(graph, dtype=dtype)
+        answer = self.backbone.logits if self.embedding == "logits" else self.backbone.representation
+        count = len(next(iter(gnn.values())))
+        # One client at a time: K copies of the features would be most of the server's memory.
+        models = ({name: value[k : k + 1] for name, value in gnn.items()} for k in range(count))
+        embeddings = torch.stack([answer(model, batch).mean(dim=0) for model in models])
+        if self.centre:
+            embeddings = embeddings - embeddings.mean(dim=0)
+        direction = functional.normalize(embeddings, dim=1)
+        return (direction @ direction.T).clamp(-1, 1).fill_diagonal_(1)
+
+    def _shares(self, similarity: Tensor, num_train: Tensor) -> Tensor:
+        """[K, K]: row k is how much of each client's model goes into client k's."""
+        learned = num_train > 0
+        if not learned.any():  # nobody has learned anything: each keeps what it has
+            return torch.eye(len(similarity), dtype=similarity.dtype)
+        return (self.sharpness * similarity).masked_fill(~learned, -torch.inf).softmax(dim=1)
+
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
+        """The similarity matrix and the weights that follow, in the order of the record's ``trained``."""
+        shares = self._shares(server.similarity, message["num_train"])
+        return {
+            name: [[round(value, 4) for value in row] for row in matrix.tolist()]
+            for name, matrix in (("similarity", server.similarity), ("shares", shares))
+        }
+
+    # ---- client -----------------------------------------------------------------------------------
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """An empty optimizer."""
+        gnn = self.backbone.init_params(task, batch, seed)
+        return ClientState(AdamState.zeros(gnn, batch.num_clients))
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """E steps from the client's own average."""
+        gnn, optimizer = self.fit(
+            part_of(message, "gnn"),
+            client.gnn_optimizer,
+            batch,
+            seed,
+            lambda out: supervised_loss(out.logits, batch),
+        )
+        return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The client's own average."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)
+
+
+def _grown(server: ServerState, client_ids: Sequence[int]) -> Params:
+    """The models with a row for each of these clients; a client not seen before has the initial model."""
+    count = max(client_ids, default=-1) + 1
+    return {
+        name: torch.cat([value, server.start[name].expand(max(0, count - len(value)), *value.shape[1:])])
+        for name, value in server.gnn.items()
+    }

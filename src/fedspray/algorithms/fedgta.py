@@ -1,0 +1,222 @@
+"""FedGTA (Li et al., "FedGTA: topology-aware averaging for federated graph learning", VLDB 2023).
+
+Every client gets an average of its own, over the clients whose predictions, spread over their graphs, look alike.
+
+    Y⁰_i = one-hot(y_i) for training nodes, else softmax(logits_i)
+    Y ← α Â Y + (1-α) Y⁰, and + Y⁰ on training nodes                 `propagation_steps` times
+    P = softmax(Y), Q = softmax(Y / T)                               training nodes: one-hot again
+    m_k = (mean P^p)_p=1…, or of P - mean P, or both                 mixed moments of each class
+    H_k = Σ_i d_i (C/e + Σ_c Q_ic log Q_ic) ≥ 0                      local smoothing confidence; d_i with self-loop
+
+    server:  θ_k ← Σ_j H_j θ_j / Σ_j H_j   over j = k and all j with cos(m_k, m_j) > `similarity_threshold`
+
+Travels down: the client's own average. Travels up: the GNN after E steps, m_k and H_k.
+docs/algorithms/fedgta.md lists where the paper, its code and this file differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.backbones.base import setting
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn import ops
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """One model for each client that was seen so far."""
+
+    start: Params
+    """The initial model, without a client axis: what a client gets that was not seen yet."""
+    gnn: Params
+    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """A client keeps its optimizer only."""
+
+    gnn_optimizer: AdamState = training_only()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGTA(Algorithm[ServerState, ClientState]):
+    """Personal averages among clients with similar mixed moments, weighted by smoothing confidence."""
+
+    summary: ClassVar[str] = "personal averages among clients whose label-propagated predictions are alike"
+    citation: ClassVar[str] = "Li et al., VLDB 2023"
+    uplink: ClassVar[dict[str, str]] = {
+        "gnn.*": "the GNN after local training",
+        "moments": "mixed moments of the propagated soft labels, for each order and class",
+        "confidence": "local smoothing confidence; 0 without training nodes",
+    }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the client's own average"}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "published": {
+            "local_epochs": 3,
+            "lr": 0.01,
+            "weight_decay": 5e-4,
+            "dropout": 0.5,
+            "rounds": 100,
+        }
+    }
+
+    similarity_threshold: float = setting(
+        0.65, "clients are averaged if the cosine of their moments exceeds this (ε); 1 is Local, -1 everybody"
+    )
+    num_moments: int = setting(13, "highest order of the moments")
+    moments: str = setting("raw", "moments: raw, central, or both (hybrid)", choices=("raw", "central", "hybrid"))
+    propagation_steps: int = setting(5, "steps of label propagation (k)")
+    propagation_share: float = setting(0.5, "weight of the neighbours in label propagation (α)")
+    temperature: float = setting(20.0, "softens the labels whose entropy is the confidence (T)")
+    weighting: str = setting(
+        "confidence", "weights of the average: by confidence, or uniform", choices=("confidence", "uniform")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_moments < 1 or self.propagation_steps < 0:
+            raise InputError(
+                f"num_moments is {self.num_moments} and propagation_steps {self.propagation_steps}: "
+                "needed are num_moments ≥ 1, propagation_steps ≥ 0"
+            )
+        if self.temperature <= 0:
+            raise InputError(f"temperature is {self.temperature}, but must be above 0")
+
+    # ---- server -----------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """The same draw that Local's common start uses; no client is known yet."""
+        start = self.backbone.draw(task, torch_generator(seed, "backbone"))
+        return ServerState(start, expand(start, 0))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """Each client's own average."""
+        known = _grown(server, client_ids)
+        return prefixed("gnn", {name: value[list(client_ids)] for name, value in known.items()})
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """A new average for every client that took part; the others keep theirs."""
+        shares, rows = self._shares(message), torch.tensor(client_ids)
+        sent = part_of(message, "gnn")
+        gnn = {
+            name: value.index_copy(0, rows, torch.tensordot(shares, sent[name], dims=1))
+            for name, value in _grown(server, client_ids).items()
+        }
+        return ServerState(server.start, gnn)
+
+    def _shares(self, message: Message) -> Tensor:
+        """[K, K]: row k is how much of each client's model goes into client k's."""
+        moments, confidence = message["moments"], message["confidence"]
+        direction = functional.normalize(moments, dim=1)
+        # Rounding may lift the cosine of equal clients above 1, where a threshold of 1 must keep them apart.
+        similar = (direction @ direction.T).clamp(max=1) > self.similarity_threshold
+        itself = torch.eye(len(confidence), dtype=torch.bool)
+        weights = confidence if self.weighting == "confidence" else confidence.sign()
+        shares = (similar | itself).to(weights.dtype) * weights
+        totals = shares.sum(dim=1, keepdim=True)
+        # Among clients without training nodes nobody has learned anything: each keeps what it has.
+        return torch.where(totals > 0, shares / totals.clamp(min=1e-30), itself.to(weights.dtype))
+
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
+        """Confidences, and whose models went into whose, in the order of the record's ``trained``."""
+        shares = self._shares(message)
+        return {
+            "confidence": [round(value, 4) for value in message["confidence"].tolist()],
+            "shares": [[round(value, 4) for value in row] for row in shares.tolist()],
+        }
+
+    # ---- client -----------------------------------------------------------------------------------
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """An empty optimizer."""
+        gnn = self.backbone.init_params(task, batch, seed)
+        return ClientState(AdamState.zeros(gnn, batch.num_clients))
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """E steps from the client's own average, then moments and confidence of the trained model."""
+        gnn, optimizer = self.fit(
+            part_of(message, "gnn"),
+            client.gnn_optimizer,
+            batch,
+            seed,
+            lambda out: supervised_loss(out.logits, batch),
+        )
+        propagated = self._propagate(self.backbone.logits(gnn, batch).softmax(dim=1), batch)
+        uplink = {
+            **prefixed("gnn", gnn),
+            "moments": self._moments(_soften(propagated, batch), batch),
+            "confidence": _confidence(_soften(propagated / self.temperature, batch), batch),
+        }
+        return ClientState(optimizer), uplink
+
+    def _propagate(self, predictions: Tensor, batch: GraphBatch) -> Tensor:
+        """Label propagation from the training labels and, elsewhere, the predictions: [N, C]."""
+        first = _with_labels(predictions, batch)
+        labels = first
+        for _ in range(self.propagation_steps):
+            neighbours = ops.propagate(batch.gcn_adjacency, labels, batch.rows.ptr)
+            labels = self.propagation_share * neighbours + (1 - self.propagation_share) * first
+            labels = labels.index_add(0, batch.train, first[batch.train])
+        return labels
+
+    def _moments(self, labels: Tensor, batch: GraphBatch) -> Tensor:
+        """[K, orders · C]: the moments of each class over a client's nodes."""
+
+        def mean(values: Tensor) -> Tensor:
+            return ops.client_sum(values, batch.rows) / batch.rows.counts[:, None]
+
+        centred = labels - ops.per_row(mean(labels), batch.rows)
+        variables = {"raw": [labels], "central": [centred], "hybrid": [labels, centred]}[self.moments]
+        found = []
+        for values in variables:
+            power = torch.ones_like(values)
+            for _ in range(self.num_moments):
+                power = power * values
+                found.append(mean(power))
+        return torch.cat(found, dim=1)
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The client's own average."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)
+
+
+def _grown(server: ServerState, client_ids: Sequence[int]) -> Params:
+    """The models with a row for each of these clients; a client not seen before has the initial model."""
+    count = max(client_ids, default=-1) + 1
+    return {
+        name: torch.cat([value, server.start[name].expand(max(0, count - len(value)), *value.shape[1:])])
+        for name, value in server.gnn.items()
+    }
+
+
+def _with_labels(values: Tensor, batch: GraphBatch) -> Tensor:
+    """``values`` [N, C] with one-hot labels at the training nodes."""
+    return values.index_copy(0, batch.train, functional.one_hot(batch.train_labels, batch.num_classes).to(values.dtype))
+
+
+def _soften(propagated: Tensor, batch: GraphBatch) -> Tensor:
+    return _with_labels(propagated.softmax(dim=1), batch)
+
+
+def _confidence(labels: Tensor, batch: GraphBatch) -> Tensor:
+    """[K]: C/e minus the entropy, which it can never exceed, summed over nodes by their degrees."""
+    degrees = torch.bincount(batch.edge_index_with_loops[0], minlength=batch.num_nodes).to(labels.dtype)
+    certainty = batch.num_classes / math.e + torch.xlogy(labels, labels).sum(dim=1)
+    return ops.client_sum(degrees * certainty, batch.rows) * batch.num_train.sign()

@@ -1,0 +1,102 @@
+"""FedPer (Arivazhagan et al., "Federated learning with personalization layers", arXiv:1912.00818, 2019).
+
+FedAvg of the lower layers; the top `personal_layers` layers stay at their client and are trained together
+with the others, E steps on L_k in each round.
+
+Travels down: the shared layers. Travels up: the shared layers after training, and n_k.
+0 personal layers are FedAvg, as many as there are is Local (nothing but n_k travels). SGC has a single layer,
+which is then cut inside: its bias stays, its matrix travels. docs/algorithms/fedper.md lists the deviations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedspray.algorithms import fedavg
+from fedspray.algorithms.base import supervised_loss
+from fedspray.backbones.base import setting
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, part_of, prefixed
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientState(fedavg.ClientState):
+    """FedAvg's (its optimizer covers all layers), and the personal layers."""
+
+    personal: Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPer(fedavg.FedAvg):
+    """Federated averaging of all but the top layers."""
+
+    summary: ClassVar[str] = "shared lower layers, averaged; personal output layer"
+    citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818"
+    uplink: ClassVar[dict[str, str]] = {
+        "gnn.*": "the shared layers after local training",
+        "num_train": "number of training nodes",
+    }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the shared layers"}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"personal_start": "own"}}
+
+    personal_layers: int = setting(
+        1, "layers that stay personal, counted from the output; 0 is FedAvg, all of them are Local"
+    )
+    personal_start: str = setting(
+        "common", "initial personal layers: common to all clients, or own (a draw for each)", choices=("common", "own")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.personal_layers < 0:
+            raise InputError(f"personal_layers is {self.personal_layers}, but must be at least 0")
+
+    def personal_names(self, task: Task) -> list[str]:
+        """The weights that stay at their client."""
+        names = list(self.backbone.shapes(task))
+        layers = [list(layer) for _, layer in groupby(names, key=lambda name: name.rsplit(".", 1)[0])]
+        if len(layers) == 1:
+            layers = [[name] for name in names]
+        shared = max(len(layers) - self.personal_layers, 0)
+        return [name for layer in layers[shared:] for name in layer]
+
+    def init_server(self, task: Task, seed: int) -> fedavg.ServerState:
+        """The shared part of FedAvg's draw."""
+        personal = self.personal_names(task)
+        drawn = self.backbone.draw(task, torch_generator(seed, "backbone"))
+        return fedavg.ServerState({name: value for name, value in drawn.items() if name not in personal})
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """The personal part of the same draw (or of one for each client), and an empty optimizer."""
+        gnn = self.backbone.init_params(task, batch, seed, common=self.personal_start == "common")
+        personal = {name: gnn[name] for name in self.personal_names(task)}
+        return ClientState(gnn_optimizer=AdamState.zeros(gnn, batch.num_clients), personal=personal)
+
+    def client_update(  # type: ignore[override]  # a class and its states belong together
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """E steps on all layers together."""
+        gnn, optimizer = self.fit(
+            part_of(message, "gnn") | client.personal,
+            client.gnn_optimizer,
+            batch,
+            seed,
+            lambda out: supervised_loss(out.logits, batch),
+        )
+        personal = {name: gnn.pop(name) for name in client.personal}
+        uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train}
+        return ClientState(gnn_optimizer=optimizer, personal=personal), uplink
+
+    def predict(  # type: ignore[override]
+        self, client: ClientState, message: Message, batch: GraphBatch
+    ) -> Tensor:
+        """The shared layers as received, under the client's own."""
+        return self.backbone.logits(part_of(message, "gnn") | client.personal, batch)

@@ -1,0 +1,68 @@
+"""FedProx (Li et al., "Federated optimization in heterogeneous networks", MLSys 2020).
+
+FedAvg whose clients are held back: a client that starts from the global θ minimises
+
+    L_k(θ_k) + μ/2 · ‖θ_k - θ‖²
+
+Travels down and up: as for FedAvg. The term is 0 at the start of a round and pulls the more the further a
+client has gone. μ = 0 is FedAvg, bit for bit. docs/algorithms/fedprox.md lists the deviations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedspray.algorithms.base import Outputs, supervised_loss
+from fedspray.algorithms.fedavg import ClientState, FedAvg, ServerState
+from fedspray.backbones.base import setting
+from fedspray.data.batch import GraphBatch
+from fedspray.errors import InputError
+from fedspray.nn.tree import Message, Params, part_of, prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """Federated averaging with a proximal term."""
+
+    summary: ClassVar[str] = "FedAvg whose clients are pulled back to the global GNN while they train"
+    citation: ClassVar[str] = "Li et al., MLSys 2020"
+
+    proximal_weight: float = setting(0.01, "weight of the squared distance to the global GNN (μ); 0 is FedAvg exactly")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.proximal_weight < 0:
+            raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """E steps from the global model, with the proximal term."""
+        start = part_of(message, "gnn")
+
+        def loss(out: Outputs) -> Tensor:
+            supervised = supervised_loss(out.logits, batch)
+            if self.proximal_weight == 0:
+                return supervised
+            return supervised + self.proximal_weight / 2 * squared_distance(out.params, start)
+
+        gnn, optimizer = self.fit(start, client.gnn_optimizer, batch, seed, loss)
+        return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
+
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
+        """``distance``: of each client that trained from the new average, ‖θ_k - θ‖."""
+        return {"distance": squared_distance(part_of(message, "gnn"), server.gnn).sqrt().tolist()}
+
+
+def squared_distance(params: Params, centre: Params) -> Tensor:
+    """‖a - b‖² over all weights of each client: [K, …] and [K, …] or […] → [K].
+
+    Gaps below a millionth count as 0. They are rounding, and Adam would make steps of full size of them.
+    """
+    gaps = [functional.hardshrink(value - centre[name], 1e-6).flatten(1) for name, value in params.items()]
+    return torch.stack([gap.square().sum(dim=1) for gap in gaps]).sum(dim=0)

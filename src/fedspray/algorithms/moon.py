@@ -1,0 +1,91 @@
+"""MOON (Li, He and Song, "Model-contrastive federated learning", CVPR 2021).
+
+FedAvg with a contrastive term. For a node, z is its representation while the client trains, z_g that of the
+global model as received, and z_p that of the model with which the client ended its last round:
+
+    ℓ_con = -log( e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ}) )
+    client:  L_k + μ · mean ℓ_con
+
+Travels down and up: as for FedAvg. The last local model stays at the client. A representation is what enters
+the output layer; SGC has no hidden layer, so there it is the logits. In a client's first round z_p = z_g, and
+the term has no gradient. μ = 0 is FedAvg, bit for bit. docs/algorithms/moon.md lists the deviations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional
+
+from fedspray.algorithms import fedavg
+from fedspray.algorithms.base import Outputs, supervised_loss
+from fedspray.backbones.base import setting
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn import ops
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientState(fedavg.ClientState):
+    """FedAvg's, and the model that the client sent last."""
+
+    previous: Params = training_only()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MOON(fedavg.FedAvg):
+    """Federated averaging; representations are drawn to the global model's and away from the last local one's."""
+
+    summary: ClassVar[str] = "FedAvg; clients keep their representations near the global GNN's by contrast"
+    citation: ClassVar[str] = "Li, He and Song, CVPR 2021"
+
+    contrast_weight: float = setting(1.0, "weight of the contrastive loss (μ); 0 is FedAvg exactly")
+    temperature: float = setting(0.5, "divisor of the cosines (τ)")
+    contrast_nodes: str = setting(
+        "train", "nodes whose representations are contrasted: train or all", choices=("train", "all")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.contrast_weight < 0 or self.temperature <= 0:
+            raise InputError(
+                f"contrast_weight is {self.contrast_weight} and temperature {self.temperature}: "
+                "needed are weight ≥ 0, temperature > 0"
+            )
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """An empty optimizer; the last local model is the initial one."""
+        gnn = self.backbone.init_params(task, batch, seed)
+        return ClientState(gnn_optimizer=AdamState.zeros(gnn, batch.num_clients), previous=gnn)
+
+    def client_update(  # type: ignore[override]  # a class and its states belong together
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """E steps from the global model, with the contrastive term."""
+        received = part_of(message, "gnn")
+        loss = self._contrastive(received, client.previous, batch)
+        gnn, optimizer = self.fit(received, client.gnn_optimizer, batch, seed, loss)
+        uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train}
+        return ClientState(gnn_optimizer=optimizer, previous=gnn), uplink
+
+    def _contrastive(self, received: Params, previous: Params, batch: GraphBatch) -> Callable[[Outputs], Tensor]:
+        if self.contrast_weight == 0:
+            return lambda out: supervised_loss(out.logits, batch)
+        nodes, rows = (batch.train, batch.train_rows) if self.contrast_nodes == "train" else (slice(None), batch.rows)
+        towards = self.backbone.representation(received, batch)[nodes]
+        away = self.backbone.representation(previous, batch)[nodes]
+
+        def loss(out: Outputs) -> Tensor:
+            own = out.representation[nodes]
+            gap = functional.cosine_similarity(own, away) - functional.cosine_similarity(own, towards)
+            # -log(e^a / (e^a + e^b)) = softplus(b - a)
+            contrast = ops.client_mean(functional.softplus(gap / self.temperature), rows)
+            return supervised_loss(out.logits, batch) + self.contrast_weight * contrast
+
+        return loss

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys import awkward_federation, ragged_federation, stack
+
+from fedspray import algorithms, backbones
+from fedspray.algorithms.apfl import APFL, ClientState
+from fedspray.algorithms.base import supervised_loss
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Federation, Task
+from fedspray.data.graph import Graph
+from fedspray.errors import InputError
+from fedspray.nn.tree import Message, Params, cast, expand, prefixed
+from fedspray.runs.settings import RunSettings
+from fedspray.seeds import generator
+
+MIXES = ("params", "logits")
+
+
+class Play:
+    """Rounds by hand, with all that was sent and predicted."""
+
+    def __init__(self, algorithm: Any, batch: GraphBatch, rounds: int) -> None:
+        task = Task(batch.num_features, batch.num_classes)
+        self.server = cast(algorithm.init_server(task, 0), batch.dtype)
+        self.client = algorithm.init_clients(task, batch, 0)
+        self.uplinks: list[Message] = []
+        self.logits: list[torch.Tensor] = []
+        for index in range(rounds):
+            message = algorithm.broadcast(self.server, batch.client_ids)
+            self.client, uplink = algorithm.client_update(self.client, message, batch, index)
+            self.server = algorithm.server_update(self.server, uplink, batch.client_ids)
+            self.uplinks.append(uplink)
+            after = algorithm.broadcast(self.server, batch.client_ids)
+            self.logits.append(algorithm.predict(self.client, after, batch))
+
+
+def apfl(backbone: str = "gcn", dropout: float = 0.0, **settings: Any) -> APFL:
+    return APFL(backbone=backbones.make(backbone, hidden=8, dropout=dropout), **settings)
+
+
+def rival(name: str, backbone: str = "gcn", dropout: float = 0.0) -> Any:
+    return algorithms.find(name)(backbone=backbones.make(backbone, hidden=8, dropout=dropout))
+
+
+def flipped_federation() -> Federation:
+    """Six clients with the same kind of graph; the last three call class c by the name c + 1."""
+    graphs = {}
+    for k in range(6):
+        draw = generator(5, "flipped", k)
+        labels = draw.integers(0, 3, size=150)
+        features = 2.0 * np.eye(3)[labels] + draw.normal(size=(150, 3))
+        pairs = draw.integers(0, 150, size=(2, 600))
+        edges = pairs[:, (labels[pairs[0]] == labels[pairs[1]]) | (draw.random(600) < 0.1)]
+        graphs[f"c{k}"] = Graph.from_arrays(features, edges, (labels + (k >= 3)) % 3, num_classes=3)
+    return Federation.from_graphs(graphs, name="flipped")
+
+
+def accuracy(logits: torch.Tensor, batch: GraphBatch) -> float:
+    return float((logits.argmax(dim=1) == batch.labels)[batch.test].double().mean())
+
+
+# ---- the two limits, and the shared model -------------------------------------------------------
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize(("alpha", "limit"), [(0.0, "fedavg"), (1.0, "local")])
+@pytest.mark.parametrize("backbone", ["gcn", "sage", "gat"])
+def test_the_limits_are_fedavg_and_local(alpha: float, limit: str, mix: str, backbone: str) -> None:
+    batch = stack(ragged_federation(sparse=True))
+    fixed = Play(apfl(backbone, alpha_start=alpha, alpha_update="never", mix=mix), batch, 4)
+    expected = Play(rival(limit, backbone), batch, 4)
+    for ours, theirs in zip(fixed.logits, expected.logits, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_uploads_are_fedavgs_whatever_alpha_is(alpha: float, mix: str, dropout: float) -> None:
+    batch = stack(ragged_federation(), dtype=torch.float32)
+    ours = Play(apfl(alpha_start=alpha, alpha_update="step", mix=mix, dropout=dropout), batch, 3)
+    fedavg = Play(rival("fedavg", dropout=dropout), batch, 3)
+    for mine, theirs in zip(ours.uplinks, fedavg.uplinks, strict=True):
+        assert mine.keys() - theirs.keys() == {"alpha"}
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_the_personal_model_is_never_sent() -> None:
+    """Another personal model changes α at most: nothing else that is sent depends on it."""
+    batch, algorithm = stack(ragged_federation()), apfl()
+    play = Play(algorithm, batch, 2)
+    message = algorithm.broadcast(play.server, batch.client_ids)
+    _, uplink = algorithm.client_update(play.client, message, batch, 9)
+    other = replace(play.client, personal={name: 3 * value + 1 for name, value in play.client.personal.items()})
+    after, sent = algorithm.client_update(other, message, batch, 9)
+    assert all(torch.equal(uplink[name], sent[name]) for name in uplink if name != "alpha")
+    assert set(sent) == {*prefixed("gnn", play.server.gnn), "num_train", "alpha"}
+    assert not any(torch.equal(sent[f"gnn.{name}"], value) for name, value in after.personal.items())
+
+
+def test_w_is_averaged_by_training_nodes_or_uniformly() -> None:
+    batch = stack(ragged_federation())
+    algorithm = apfl("sgc")
+    server = cast(algorithm.init_server(Task(5, 3), 0), batch.dtype)
+    values = torch.arange(3.0, dtype=torch.float64)[:, None, None].expand(3, 5, 3)
+    message = {"gnn.linear.weight": values, "num_train": torch.tensor([6.0, 2.0, 0.0])}
+    by_nodes = algorithm.server_update(server, message, (0, 1, 2)).gnn["linear.weight"]
+    assert torch.allclose(by_nodes, torch.full_like(by_nodes, 2 / 8))
+    alike = replace(algorithm, weighting="uniform").server_update(server, message, (0, 1, 2)).gnn["linear.weight"]
+    assert torch.allclose(alike, torch.full_like(alike, 1 / 2))  # the third has no training nodes, hence no say
+    nobody = {**message, "num_train": torch.zeros(3)}
+    assert algorithm.server_update(server, nobody, (0, 1, 2)) is server
+
+
+# ---- α ------------------------------------------------------------------------------------------
+
+
+def random_models(algorithm: APFL, batch: GraphBatch, alpha: float) -> tuple[ClientState, Message]:
+    """A client with unrelated v, and a w, both drawn."""
+    task = Task(batch.num_features, batch.num_classes)
+    client = algorithm.init_clients(task, batch, 0)
+
+    def drawn(seed: int) -> Params:
+        return algorithm.backbone.init_params(task, batch, seed, common=False)
+
+    weights = torch.full((batch.num_clients,), alpha, dtype=batch.dtype)
+    return replace(client, personal=drawn(1), alpha=weights), prefixed("gnn", drawn(2))
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("backbone", backbones.names())
+def test_alpha_follows_the_derivative_of_the_mixtures_loss(backbone: str, mix: str) -> None:
+    batch, h = stack(ragged_federation()), 1e-5
+    algorithm = apfl(backbone, alpha_lr=1e-4, local_epochs=1, mix=mix)
+    client, message = random_models(algorithm, batch, 0.4)
+    after, _ = algorithm.client_update(client, message, batch, 0)
+    losses = [
+        supervised_loss(algorithm.predict(replace(client, alpha=client.alpha + step), message, batch), batch)
+        for step in (h, -h)
+    ]
+    assert torch.allclose((client.alpha - after.alpha) / 1e-4, (losses[0] - losses[1]) / (2 * h), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_equal_models_leave_alpha_alone(mix: str) -> None:
+    """In the first round v = w, so only the pull ρ towards the shared model acts."""
+    batch = stack(ragged_federation())
+    first = Play(apfl(mix=mix), batch, 1).client.alpha
+    assert torch.allclose(first, torch.full_like(first, 0.5), rtol=0, atol=1e-12)
+    pulled = Play(apfl(mix=mix, alpha_decay=0.02), batch, 1).client.alpha
+    assert torch.allclose(pulled, torch.full_like(pulled, 0.5 - 0.003 * 0.02 * 0.5), rtol=0, atol=1e-12)
+    later = Play(apfl(mix=mix), batch, 2).client.alpha
+    assert (later - 0.5).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize("rate", [0.1, 1e3])
+@pytest.mark.parametrize("mix", MIXES)
+def test_alpha_stays_between_0_and_1(rate: float, mix: str) -> None:
+    batch = stack(ragged_federation())
+    play = Play(apfl(alpha_lr=rate, alpha_update="step", mix=mix), batch, 8)
+    sent = torch.stack([uplink["alpha"] for uplink in play.uplinks])
+    assert ((sent >= 0) & (sent <= 1)).all()
+    if rate > 1:
+        assert ((sent == 0) | (sent == 1))[1:].any()
+
+
+def test_alpha_moves_at_the_first_step_only_unless_told_otherwise() -> None:
+    """One step a round is the same in both modes; with more, the last ones move α in one of them only."""
+    batch = stack(ragged_federation())
+    by_round, by_step = (Play(apfl(local_epochs=1, alpha_update=when), batch, 3) for when in ("round", "step"))
+    assert torch.equal(by_round.client.alpha, by_step.client.alpha)
+    by_round, by_step = (Play(apfl(alpha_update=when), batch, 3) for when in ("round", "step"))
+    assert (by_step.client.alpha - 0.5).abs().min() > (by_round.client.alpha - 0.5).abs().max()
+
+
+def test_a_gradient_that_is_not_finite_leaves_alpha_alone() -> None:
+    algorithm = apfl()
+    alpha = torch.tensor([0.5, 0.5, 0.5], requires_grad=True)
+    alpha.grad = torch.tensor([torch.nan, torch.inf, 1.0])
+    assert torch.allclose(algorithm._step_alpha(alpha), torch.tensor([0.5, 0.5, 0.497]))
+
+
+def test_a_client_without_training_nodes_uses_the_shared_model() -> None:
+    batch = stack(awkward_federation())
+    play = Play(apfl(), batch, 3)
+    fedavg = Play(rival("fedavg"), batch, 3)
+    last = batch.rows.client_of == 3
+    assert play.client.alpha[3] == 0
+    assert torch.equal(play.logits[-1][last], fedavg.logits[-1][last])
+
+
+# ---- mixture ------------------------------------------------------------------------------------
+
+
+def test_for_a_linear_network_both_mixtures_are_the_same() -> None:
+    batch = stack(ragged_federation())
+    one, other = (Play(apfl("sgc", alpha_lr=0.1, mix=mix), batch, 4) for mix in MIXES)
+    assert (one.client.alpha - 0.5).abs().min() > 1e-4
+    assert torch.allclose(one.client.alpha, other.client.alpha, rtol=0, atol=1e-10)
+    for a, b in zip(one.logits, other.logits, strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-10)
+
+
+def test_the_personal_model_gets_alpha_times_the_mixtures_gradient() -> None:
+    batch = stack(ragged_federation())
+    algorithm = apfl("sgc", local_epochs=1, alpha_update="never")
+    client, message = random_models(algorithm, batch, 0.25)
+    after, _ = algorithm.client_update(client, message, batch, 0)
+    shared = {name.removeprefix("gnn."): value for name, value in message.items()}
+    mixture = {name: (0.25 * client.personal[name] + 0.75 * shared[name]).requires_grad_() for name in shared}
+    _, logits = algorithm.backbone.train_outputs(mixture, batch, 0, 0)
+    gradients = torch.autograd.grad(supervised_loss(logits, batch).sum(), list(mixture.values()))
+    for name, gradient in zip(mixture, gradients, strict=True):  # Adam's first moment is gradient / 10
+        assert torch.allclose(10 * after.personal_optimizer.first[name], 0.25 * gradient, rtol=0, atol=1e-12)
+
+
+def test_predictions_with_the_clients_own_shared_model() -> None:
+    batch = stack(ragged_federation())
+    average, own = Play(apfl(), batch, 3), Play(apfl(predict_with="own"), batch, 3)
+    assert average.client.shared == {}
+    assert torch.equal(average.client.alpha, own.client.alpha)
+    mixture = {
+        name: own.client.alpha.view(3, *[1] * (v.dim() - 1)) * v
+        + (1 - own.client.alpha).view(3, *[1] * (v.dim() - 1)) * own.uplinks[-1][f"gnn.{name}"]
+        for name, v in own.client.personal.items()
+    }
+    assert torch.allclose(own.logits[-1], backbones.make("gcn", hidden=8).logits(mixture, batch), atol=1e-12)
+    assert not torch.allclose(own.logits[-1], average.logits[-1])
+
+
+# ---- what it is for -----------------------------------------------------------------------------
+
+
+def test_flipped_labels_make_alpha_rise_and_beat_fedavg() -> None:
+    batch = stack(flipped_federation(), dtype=torch.float32)
+    settings = {"hidden": 16, "init": "glorot", "lr": 0.01}
+    play = Play(APFL(backbone=backbones.make("gcn", **settings)), batch, 60)
+    fedavg = Play(algorithms.find("fedavg")(backbone=backbones.make("gcn", **settings)), batch, 60)
+    assert (play.client.alpha > 0.5).all()
+    assert accuracy(play.logits[-1], batch) > accuracy(fedavg.logits[-1], batch) + 0.1
+
+
+def test_the_record_shows_alpha_of_those_who_trained() -> None:
+    batch = stack(ragged_federation(), [2, 0])
+    algorithm = apfl(alpha_start=0.25, alpha_update="never")
+    play = Play(algorithm, batch, 1)
+    assert json.loads(json.dumps(algorithm.diagnostics(play.server, play.uplinks[0]))) == {"alpha": [0.25, 0.25]}
+
+
+def test_absent_clients_are_left_out_of_the_average() -> None:
+    whole, part = stack(ragged_federation()), stack(ragged_federation(), [1])
+    play = Play(apfl(), part, 1)
+    expected = {name: play.uplinks[0][f"gnn.{name}"][0] for name in play.server.gnn}
+    assert all(torch.allclose(play.server.gnn[name], value, atol=1e-12) for name, value in expected.items())
+    message = prefixed("gnn", expand(play.server.gnn, whole.num_clients))
+    assert apfl().predict(apfl().init_clients(Task(5, 3), whole, 0), message, whole).isfinite().all()
+
+
+def test_the_published_preset() -> None:
+    algorithm, _ = RunSettings(algorithm="apfl", preset="published").build()
+    assert isinstance(algorithm, APFL)
+    assert (algorithm.mix, algorithm.alpha_decay, algorithm.weighting) == ("logits", 0.02, "uniform")
+    assert Play(algorithm, stack(ragged_federation()), 2).logits[-1].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alpha_start", 1.5), ("alpha_lr", -1.0), ("alpha_decay", -0.1), ("mix", "weights"), ("alpha_update", "epoch")],
+)
+def test_wrong_settings_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=name):
+        apfl(**{name: value})
