@@ -70,7 +70,7 @@ def build_federation(
     graph = datasets.load(dataset) if dataset in cards else Graph.from_npz(dataset)
     parts = cutter.partition(graph, partition_seed)
     settings = {
-        "dataset": dataset,
+        "dataset": dataset if dataset in cards else Path(dataset).name,
         "partitioner": chosen,
         **{key: _plain(value) for key, value in vars(cutter).items()},
         "num_clients": len(parts),
@@ -125,7 +125,7 @@ def _not_found(dataset: str) -> InputError:
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+    return value.name if isinstance(value, Path) else value
 
 
 def _content_hash(graph: Graph) -> str:

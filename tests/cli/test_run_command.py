@@ -127,14 +127,21 @@ def test_ctrl_c_saves_and_stops_cleanly(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [str(Path(sys.executable).with_name("fedspray")), "run", "--dataset", "banks", "--rounds", "5000"]
     process = subprocess.Popen(
-        [*command, "--out", str(out)], stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [*command, "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal, wherever tests run
     )
     records = out / "seed-0" / "rounds.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (records.exists() and records.stat().st_size > 0):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "fedspray run --resume" in err
     assert "Traceback" not in err

@@ -7,7 +7,7 @@ only training needs (`training_only`) are left out of what is kept for predictio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -78,12 +78,6 @@ def split(state: T, batch: GraphBatch) -> list[T]:
     sizes = {"client": (1,) * batch.num_clients, "train": batch.train_rows.sizes}
     cuts = _map(state, "client", lambda leaf, axis: leaf.split(sizes[axis]))
     return [_map(cuts, "client", lambda leaf, _, k=k: leaf[k].clone()) for k in range(batch.num_clients)]
-
-
-def join(states: Sequence[T]) -> T:
-    """Stacks the states of several clients into that of one batch: the inverse of `split`."""
-    flats = [flatten(state) for state in states]
-    return restore(states[0], {name: torch.cat([flat[name] for flat in flats]) for name in flats[0]})
 
 
 def cast(state: T, dtype: torch.dtype) -> T:
