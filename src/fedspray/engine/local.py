@@ -8,7 +8,7 @@ resumed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,12 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation
 from fedspray.data.statistics import node_homophily
+from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
 Blocks = list[list[int]]
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What came back from the clients in one exchange."""
-
-    uplink: Message
-    """What the algorithm sent, [len(trained), …]."""
-    trained: tuple[int, ...]
-    counts: Message
-    """Evaluation counts, [len(evaluated), …]."""
-    evaluated: tuple[int, ...]
-    failures: dict[int, str] = field(default_factory=dict)
-    """Clients that did not answer, and why."""
 
 
 class LocalEngine:

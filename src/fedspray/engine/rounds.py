@@ -16,7 +16,6 @@ import torch
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Task
-from fedspray.engine.local import Answers
 from fedspray.engine.worker import Request
 from fedspray.errors import InputError, RunStopped
 from fedspray.evaluation import selection
@@ -24,6 +23,20 @@ from fedspray.evaluation.metrics import Counts, Json, detail_summary
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back from the clients in one exchange."""
+
+    uplink: Message
+    """What the algorithm sent, [len(trained), …]."""
+    trained: tuple[int, ...]
+    counts: Message
+    """Evaluation counts, [len(evaluated), …]."""
+    evaluated: tuple[int, ...]
+    failures: dict[int, str] = field(default_factory=dict)
+    """Clients that did not answer, and why."""
 
 
 class Engine(Protocol):
