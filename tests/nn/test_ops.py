@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
 from fedspray.data.batch import SparseMatrix
@@ -39,6 +42,49 @@ def test_gradients_of_products_are_right(sparse: bool) -> None:
         return ops.linear(hidden, batch.rows.ptr, second, torch.cat([bias, bias[:, :1]], dim=1))
 
     assert torch.autograd.gradcheck(network, (weight, bias, second))
+
+
+def test_mean_of_neighbours_beside_the_node_itself() -> None:
+    """A L + R + b in one operation is what its parts are, and so are its gradients."""
+    batch = stack(ragged_federation())
+    generator = torch.Generator().manual_seed(0)
+    both = torch.randn(batch.num_nodes, 6, dtype=torch.float64, generator=generator, requires_grad=True)
+    bias = torch.randn(3, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    left, right = both.chunk(2, dim=1)
+    parts = ops.propagate(batch.mean_adjacency, left.contiguous(), batch.rows.ptr, bias) + right
+    result = ops.propagate_beside(batch.mean_adjacency, both, batch.rows.ptr, bias)
+    assert torch.allclose(result, parts, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda both, bias: ops.propagate_beside(batch.mean_adjacency, both, batch.rows.ptr, bias), (both, bias)
+    )
+
+
+def test_equal_sized_clients_in_one_call_give_what_one_call_each_gives() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(12, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(3, 4, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    bias = torch.randn(3, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    result = ops.linear(inputs, (0, 4, 8, 12), weight, bias)
+    for k in range(3):
+        assert torch.allclose(result[4 * k : 4 * k + 4], inputs[4 * k : 4 * k + 4] @ weight[k] + bias[k], atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda *parts: ops.linear(parts[0], (0, 4, 8, 12), *parts[1:]), (inputs, weight, bias)
+    )
+
+
+def test_soft_cross_entropy_is_torchs_weighted_by_hand() -> None:
+    batch = stack(ragged_federation())
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(batch.num_nodes, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    shares = torch.rand(3, batch.num_nodes, dtype=torch.float64, generator=generator)
+    targets = batch.train_targets + shares
+    result = ops.soft_cross_entropy(logits, targets, batch.rows)
+    losses = functional.cross_entropy(logits[batch.train], batch.train_labels, reduction="none")
+    distances = -(shares.T * logits.log_softmax(dim=1)).sum(dim=1)
+    for k, (start, stop) in enumerate(pairwise(batch.rows.ptr)):
+        own = losses[(batch.train >= start) & (batch.train < stop)].mean()
+        assert torch.isclose(result[k], own + distances[start:stop].sum())
+    assert torch.autograd.gradcheck(lambda z: ops.soft_cross_entropy(z, targets, batch.rows), (logits,))
 
 
 def test_adjacencies_of_a_path() -> None:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm, supervised_loss
@@ -127,16 +128,16 @@ class APFL(Algorithm[ServerState, ClientState]):
             personal=gnn,
             alpha=self.alpha_start * batch.num_train.sign(),
             shared=gnn if self.predict_with == "own" else {},
-            personal_optimizer=AdamState.zeros(gnn, batch.num_clients),
-            shared_optimizer=AdamState.zeros(gnn, batch.num_clients),
+            personal_optimizer=self.empty_optimizer(gnn, batch),
+            shared_optimizer=self.empty_optimizer(gnn, batch),
         )
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps of w on its own loss and of v on the mixture's."""
-        shared = self._start(part_of(message, "gnn"), client.shared_optimizer)
-        personal = self._start(client.personal, client.personal_optimizer)
+        shared = self._start(part_of(message, "gnn"), client.shared_optimizer, batch)
+        personal = self._start(client.personal, client.personal_optimizer, batch)
         alpha = client.alpha
         for epoch in range(self.local_epochs):
             alpha = alpha.detach().requires_grad_()
@@ -156,13 +157,13 @@ class APFL(Algorithm[ServerState, ClientState]):
         """The mixture of v and w."""
         shared = client.shared if self.predict_with == "own" else part_of(message, "gnn")
         if self.mix == "params":
-            return self.backbone.logits(_mix_params(client.alpha, client.personal, shared), batch)
+            return self.backbone.logits(self._mix_params(client.alpha, client.personal, shared, batch), batch)
         own = self.backbone.logits(client.personal, batch)
         return _mix(ops.per_row(client.alpha, batch.rows), own, self.backbone.logits(shared, batch))
 
-    def _start(self, params: Params, state: AdamState) -> Adam:
+    def _start(self, params: Params, state: AdamState, batch: GraphBatch) -> Adam:
         own = self.backbone
-        return self.start_optimizer(params, state, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
+        return self.start_optimizer(params, state, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
 
     def _mixed_logits(
         self, alpha: Tensor, personal: Params, shared: Params, logits: Tensor, batch: GraphBatch, seed: int, epoch: int
@@ -170,9 +171,19 @@ class APFL(Algorithm[ServerState, ClientState]):
         """Logits of the mixture, with gradients to v and α but none to w (``logits`` are w's own)."""
         if self.mix == "params":
             constant = {name: value.detach() for name, value in shared.items()}
-            return self.backbone.train_outputs(_mix_params(alpha, personal, constant), batch, seed, epoch)[1]
+            return self.backbone.train_outputs(self._mix_params(alpha, personal, constant, batch), batch, seed, epoch)[
+                1
+            ]
         _, own = self.backbone.train_outputs(personal, batch, seed, epoch)
         return _mix(ops.per_row(alpha, batch.rows), own, logits.detach())
+
+    def _mix_params(self, alpha: Tensor, own: Params, shared: Params, batch: GraphBatch) -> Params:
+        """v̄, client by client."""
+        shares = dict.fromkeys(own, alpha)
+        for name in self.backbone.feature_weights:
+            if own[name].dim() == 2:  # the rows in use alone
+                shares[name] = alpha.repeat_interleave(torch.tensor(batch.rows.columns_by_client))
+        return {name: _mix(shares[name], own[name], shared[name]) for name in own}
 
     def _step_alpha(self, alpha: Tensor) -> Tensor:
         """One step down the gradient that the last backward pass left on α."""
@@ -180,11 +191,6 @@ class APFL(Algorithm[ServerState, ClientState]):
         gradient = alpha.grad.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) + self.alpha_decay * alpha.detach()
         rate = self.backbone.lr if self.alpha_lr is None else self.alpha_lr
         return (alpha.detach() - rate * gradient).clamp(0, 1)
-
-
-def _mix_params(alpha: Tensor, own: Params, shared: Params) -> Params:
-    """v̄, client by client."""
-    return {name: _mix(alpha, own[name], shared[name]) for name in own}
 
 
 def _mix(alpha: Tensor, own: Tensor, shared: Tensor) -> Tensor:

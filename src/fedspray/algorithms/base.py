@@ -11,12 +11,11 @@ machine of its own, run the same text.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
-from torch.nn import functional
 
 from fedspray.backbones.base import Backbone, check_choices, setting
 from fedspray.data.batch import GraphBatch
@@ -39,7 +38,7 @@ class Outputs:
     representation: Tensor
     """[N, H]: what enters the output layer (the logits, where there is no hidden layer)."""
     params: Params
-    """The weights, [K, …]."""
+    """The weights, [K, …]; feature weights are whole only for an algorithm with `loss_sees_weights`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +56,9 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Named sets of settings."""
     shares_gnn: ClassVar[bool] = True
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
+    loss_sees_weights: ClassVar[bool] = False
+    """Whether a loss looks at `Outputs.params`. If not, feature weights of columns that no node of a client uses have
+    no gradient, and training leaves them out."""
 
     backbone: Backbone = field(metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
@@ -118,21 +120,42 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             loss: what a step computed → one number per client, [K].
         """
         own = self.backbone
-        steps = self.start_optimizer(params, optimizer, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
+        steps = self.start_optimizer(params, optimizer, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
         for epoch in range(self.local_epochs):
             representation, logits = self.backbone.train_outputs(steps.params, batch, seed, epoch)
             steps.step(loss(Outputs(logits, representation, steps.params)))
         return steps.result()
 
+    def empty_optimizer(
+        self, params: Params, batch: GraphBatch, feature_weights: Iterable[str] | None = None
+    ) -> AdamState:
+        """Adam's memory before the first step.
+
+        Args:
+            params: the weights, [K, …].
+            batch: the clients.
+            feature_weights: those that meet the features through `ops.feature_linear` alone; None: the backbone's.
+        """
+        may_leave_out = not self.loss_sees_weights and self.backbone.weight_decay == 0
+        names = self.backbone.feature_weights if feature_weights is None else feature_weights
+        return AdamState.zeros(params, batch.num_clients, batch.used_columns(names) if may_leave_out else None)
+
     def start_optimizer(
-        self, params: Params, state: AdamState, lr: float, *, weight_decay: float = 0.0, eps: float = 1e-8
+        self,
+        params: Params,
+        state: AdamState,
+        batch: GraphBatch,
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+        eps: float = 1e-8,
     ) -> Adam:
         """Adam for one round, from its kept moments or, with `reset_optimizer`, from none."""
-        memory = AdamState.zeros(params, len(state.step)) if self.reset_optimizer else state
-        return Adam(params, memory, lr=lr, weight_decay=weight_decay, eps=eps)
+        if self.reset_optimizer:
+            state = AdamState.zeros(params, batch.num_clients, batch.used_columns(state.used_first))
+        return Adam(params, state, lr=lr, weight_decay=weight_decay, eps=eps, columns=batch.rows.columns)
 
 
 def supervised_loss(logits: Tensor, batch: GraphBatch) -> Tensor:
     """Mean cross-entropy over each client's training nodes: logits [N, C] → [K]."""
-    losses = functional.cross_entropy(logits[batch.train], batch.train_labels, reduction="none")
-    return ops.client_mean(losses, batch.train_rows)
+    return ops.soft_cross_entropy(logits, batch.train_targets, batch.rows)

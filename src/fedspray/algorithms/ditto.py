@@ -41,6 +41,7 @@ class Ditto(fedavg.FedAvg):
 
     summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
     citation: ClassVar[str] = "Li et al., ICML 2021"
+    loss_sees_weights: ClassVar[bool] = True
     uplink: ClassVar[dict[str, str]] = {
         **fedavg.FedAvg.uplink,
         "distance": "length of (personal GNN - global GNN as received)",
@@ -58,7 +59,7 @@ class Ditto(fedavg.FedAvg):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The personal model starts as the global one; both optimizers are empty."""
         gnn = self.backbone.init_params(task, batch, seed)
-        empty = AdamState.zeros(gnn, batch.num_clients)
+        empty = self.empty_optimizer(gnn, batch)
         return ClientState(gnn_optimizer=empty, personal=gnn, personal_optimizer=empty)
 
     def client_update(  # type: ignore[override]  # a class and its states belong together

@@ -29,7 +29,6 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import ops
-from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
 from fedspray.seeds import stream_key, torch_generator
 
@@ -81,7 +80,7 @@ class FedALA(fedavg.FedAvg):
         mixed = [name for layer in layers[max(len(layers) - self.mixed_layers, 0) :] for name in layer]
         shares = {name: torch.full_like(gnn[name], self.share_start) for name in mixed}
         return ClientState(
-            gnn_optimizer=AdamState.zeros(gnn, batch.num_clients),
+            gnn_optimizer=self.empty_optimizer(gnn, batch),
             gnn=gnn,
             shares=shares,
             learned=torch.zeros(batch.num_clients, dtype=batch.dtype),

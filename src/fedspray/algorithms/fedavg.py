@@ -56,7 +56,7 @@ class FedAvg(Algorithm[ServerState, ClientState]):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """An empty optimizer."""
         gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(AdamState.zeros(gnn, batch.num_clients))
+        return ClientState(self.empty_optimizer(gnn, batch))
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
         """The global model for everyone."""

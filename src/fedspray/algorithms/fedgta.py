@@ -145,7 +145,7 @@ class FedGTA(Algorithm[ServerState, ClientState]):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """An empty optimizer."""
         gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(AdamState.zeros(gnn, batch.num_clients))
+        return ClientState(self.empty_optimizer(gnn, batch))
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int

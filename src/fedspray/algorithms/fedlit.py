@@ -273,7 +273,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         server = self.init_server(task, seed)
         start = {**prefixed("gnn", server.gnn), "centres": server.centres}
         start = {name: v.to(batch.dtype).contiguous() for name, v in expand(start, batch.num_clients).items()}
-        optimizer = AdamState.zeros(part_of(start, "gnn"), batch.num_clients)
+        optimizer = self.empty_optimizer(part_of(start, "gnn"), batch, ["project.weight"])
         return ClientState(start if self.share == "nothing" else {}, optimizer)
 
     def client_update(
@@ -283,7 +283,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         received, own, network = message or client.kept, self.backbone, self.network(batch)
         memory = _follow(client.optimizer, message["order"]) if message else client.optimizer
         steps = self.start_optimizer(
-            part_of(received, "gnn"), memory, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps
+            part_of(received, "gnn"), memory, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps
         )
         centres, counts, channels = received["centres"], torch.zeros(0), []
         for epoch in range(self.local_epochs):

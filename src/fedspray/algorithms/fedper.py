@@ -22,7 +22,6 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed
 from fedspray.seeds import torch_generator
 
@@ -78,7 +77,7 @@ class FedPer(fedavg.FedAvg):
         """The personal part of the same draw (or of one for each client), and an empty optimizer."""
         gnn = self.backbone.init_params(task, batch, seed, common=self.personal_start == "common")
         personal = {name: gnn[name] for name in self.personal_names(task)}
-        return ClientState(gnn_optimizer=AdamState.zeros(gnn, batch.num_clients), personal=personal)
+        return ClientState(gnn_optimizer=self.empty_optimizer(gnn, batch), personal=personal)
 
     def client_update(  # type: ignore[override]  # a class and its states belong together
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int

@@ -93,7 +93,7 @@ class FedProto(Algorithm[ServerState, ClientState]):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """Local's start: the same weights for everyone."""
         gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(gnn, AdamState.zeros(gnn, batch.num_clients))
+        return ClientState(gnn, self.empty_optimizer(gnn, batch))
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
         """The prototypes for everyone."""

@@ -31,6 +31,7 @@ class FedProx(FedAvg):
 
     summary: ClassVar[str] = "FedAvg whose clients are pulled back to the global GNN while they train"
     citation: ClassVar[str] = "Li et al., MLSys 2020"
+    loss_sees_weights: ClassVar[bool] = True
 
     proximal_weight: float = setting(0.01, "weight of the squared distance to the global GNN (μ); 0 is FedAvg exactly")
 

@@ -26,9 +26,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
+from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch, NodeRows
 from fedspray.data.federation import Task
@@ -195,11 +194,12 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         gnn = self.backbone.init_params(task, batch, seed, common=self.gnn_start == "common")
         encoder = expand(self.init_server(task, seed).encoder, batch.num_clients)
         encoder = {name: value.to(batch.dtype) for name, value in encoder.items()}
+        used = batch.used_columns(["embedding.weight"] if self.encoder_weight_decay == 0 else [])
         proxies = torch.full((len(batch.train), self.proxy_dim), 0.1 * self.use_proxies, dtype=batch.dtype)
         return ClientState(
             gnn=gnn,
-            gnn_optimizer=AdamState.zeros(gnn, batch.num_clients),
-            encoder_optimizer=AdamState.zeros(encoder, batch.num_clients),
+            gnn_optimizer=self.empty_optimizer(gnn, batch),
+            encoder_optimizer=AdamState.zeros(encoder, batch.num_clients, used),
             node_proxies=proxies,
             proxy_optimizer=AdamState.zeros({"node": proxies}, batch.num_clients),
         )
@@ -232,58 +232,61 @@ class FedSpray(Algorithm[ServerState, ClientState]):
             return self.fit(
                 client.gnn, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch)
             )
-        targets = self._soft_targets(message, proxies, batch)
-
-        def loss(out: Outputs) -> Tensor:
-            distance = (targets * out.logits.log_softmax(dim=1)).sum(dim=1).neg()
-            return supervised_loss(out.logits, batch) + self.distill_weight * ops.client_sum(distance, batch.rows)
-
-        return self.fit(client.gnn, client.gnn_optimizer, batch, seed, loss)
+        targets = batch.train_targets + self.distill_weight * self._soft_targets(message, proxies, batch)
+        return self.fit(
+            client.gnn,
+            client.gnn_optimizer,
+            batch,
+            seed,
+            lambda out: ops.soft_cross_entropy(out.logits, targets, batch.rows),
+        )
 
     def _soft_targets(self, message: Message, proxies: Tensor, batch: GraphBatch) -> Tensor:
-        """p_i / n for the n nodes of a client that take part in the distillation, 0 for the others: [N, C].
+        """p_i / n for the n nodes of a client that take part in the distillation, 0 for the others: [C, N].
 
         KL(p ‖ ŷ) and -Σ p log ŷ differ by the entropy of p, which is constant here.
         """
         with torch.no_grad():
             encoder = part_of(message, "encoder")
             embedding = self._embed(message, batch)
-            labels = _head(encoder, "feature_head", embedding, batch.rows).softmax(dim=1)  # q
-            node_proxies = ops.linear(labels, batch.rows.ptr, message["class_proxies"])
+            labels = ops.probabilities(_head(encoder, "feature_head", embedding, batch.rows))  # q
+            node_proxies = ops.linear(labels.T, batch.rows.ptr, message["class_proxies"])
             node_proxies[batch.train] = proxies
-            targets = _head(encoder, "fusion_head", self._combine(embedding, node_proxies), batch.rows).softmax(dim=1)
-            takes_part = (labels.amax(dim=1) > self.confidence).to(targets.dtype)
+            targets = ops.probabilities(
+                _head(encoder, "fusion_head", self._combine(embedding, node_proxies), batch.rows)
+            )
+            takes_part = (labels.amax(dim=0) > self.confidence).to(targets.dtype)
             takes_part[batch.train] = 1
             counts = ops.client_sum(takes_part, batch.rows).clamp(min=1)
-            return targets * (takes_part / ops.per_row(counts, batch.rows))[:, None]
+            return targets * (takes_part / ops.per_row(counts, batch.rows))
 
     def _train_encoder(
         self, client: ClientState, message: Message, proxies: Tensor, logits: Tensor, batch: GraphBatch
     ) -> tuple[Params, AdamState, Tensor, AdamState]:
         """Phase 2: L_F on the training nodes, with θ frozen."""
-        predictions = logits[batch.train].softmax(dim=1)  # ŷ
-        entropy = (predictions * predictions.clamp(min=1e-30).log()).sum(dim=1)
+        feature_targets = batch.train_targets[:, batch.train]
+        predictions = ops.probabilities(logits[batch.train])  # ŷ
+        fusion_targets = self.encoder_distill_weight * predictions / ops.per_row(batch.num_train, batch.train_rows)
         encoder = part_of(message, "encoder")
         if self.projector_start == "fusion":
             encoder |= {f"feature_head.{part}": encoder[f"fusion_head.{part}"] for part in ("weight", "bias")}
         steps = self.start_optimizer(
-            encoder, client.encoder_optimizer, self.encoder_lr, weight_decay=self.encoder_weight_decay
+            encoder, client.encoder_optimizer, batch, self.encoder_lr, weight_decay=self.encoder_weight_decay
         )
         memory = client.proxy_optimizer
         if self.proxy_moments == "reset":
             memory = AdamState.zeros({"node": proxies}, batch.num_clients)
-        proxy_steps = self.start_optimizer({"node": proxies}, memory, self.proxy_lr)
-        rows, labels = batch.train_rows, batch.train_labels
+        proxy_steps = self.start_optimizer({"node": proxies}, memory, batch, self.proxy_lr)
+        rows = batch.train_rows
         for _ in range(self.local_epochs):
             node_proxies = proxy_steps.params["node"] if self.use_proxies else proxies
             embedding = ops.feature_linear(
                 rows, steps.params["embedding.weight"], steps.params["embedding.bias"]
-            ).relu()
+            ).relu_()
             feature_logits = _head(steps.params, "feature_head", embedding, rows)
             fusion_logits = _head(steps.params, "fusion_head", self._combine(embedding, node_proxies), rows)
-            supervised = functional.cross_entropy(feature_logits, labels, reduction="none")
-            distance = entropy - (predictions * fusion_logits.log_softmax(dim=1)).sum(dim=1)
-            losses = ops.client_mean(supervised + self.encoder_distill_weight * distance, rows)
+            losses = ops.soft_cross_entropy(feature_logits, feature_targets, rows)
+            losses = losses + ops.soft_cross_entropy(fusion_logits, fusion_targets, rows)
             steps.step(losses, *([proxy_steps] if self.use_proxies else []))
         trained, proxy_memory = proxy_steps.result()
         return *steps.result(), trained["node"], proxy_memory
@@ -337,7 +340,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
             batch,
             "fedspray embedding",
             weights,
-            lambda: ops.feature_linear(batch.rows, weights["weight"], weights["bias"]).relu(),
+            lambda: ops.feature_linear(batch.rows, weights["weight"], weights["bias"]).relu_(),
         )
 
     def _combine(self, embedding: Tensor, proxies: Tensor) -> Tensor:

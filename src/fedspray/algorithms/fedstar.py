@@ -243,7 +243,8 @@ class FedStar(Algorithm[ServerState, ClientState]):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """Personal weights and an empty optimizer."""
         params = self.network(task).init_params(task, batch, seed, common=self.personal_start == "common")
-        return ClientState(self._part(params, shared=False), AdamState.zeros(params, batch.num_clients))
+        of_features = [name for name in params if name == "feature.pre.weight"]
+        return ClientState(self._part(params, shared=False), self.empty_optimizer(params, batch, of_features))
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
@@ -251,7 +252,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
         """E steps on both channels together."""
         network, params = self.network(batch), self._params(client, message, batch)
         steps = self.start_optimizer(
-            params, client.optimizer, network.lr, weight_decay=network.weight_decay, eps=network.adam_eps
+            params, client.optimizer, batch, network.lr, weight_decay=network.weight_decay, eps=network.adam_eps
         )
         for epoch in range(self.local_epochs):
             _, logits = network.train_outputs(steps.params, batch, seed, epoch)

@@ -33,6 +33,7 @@ class GCFLPlus(GCFL):
     """GCFL whose cuts follow sequences of gradient norms."""
 
     summary: ClassVar[str] = "GCFL that compares clients by their gradient norms over time"
+    loss_sees_weights: ClassVar[bool] = True
     uplink: ClassVar[dict[str, str]] = {
         **GCFL.uplink,
         "norm": "norm of the last local step's gradient, or of the round's update",

@@ -54,7 +54,7 @@ class Local(Algorithm[ServerState, ClientState]):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """Initial weights and an empty optimizer."""
         gnn = self.backbone.init_params(task, batch, seed, common=self.gnn_start == "common")
-        return ClientState(gnn, AdamState.zeros(gnn, batch.num_clients))
+        return ClientState(gnn, self.empty_optimizer(gnn, batch))
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
         """Nothing."""

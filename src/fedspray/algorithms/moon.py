@@ -27,7 +27,6 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import ops
-from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
 
 
@@ -62,7 +61,7 @@ class MOON(fedavg.FedAvg):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """An empty optimizer; the last local model is the initial one."""
         gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(gnn_optimizer=AdamState.zeros(gnn, batch.num_clients), previous=gnn)
+        return ClientState(gnn_optimizer=self.empty_optimizer(gnn, batch), previous=gnn)
 
     def client_update(  # type: ignore[override]  # a class and its states belong together
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int

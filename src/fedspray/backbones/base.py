@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ def check_choices(settings: Any) -> None:
 @dataclass(frozen=True)
 class Backbone(ABC):
     """A node classifier. Its fields are hyper-parameters only; weights are passed in and out."""
+
+    feature_weights: ClassVar[tuple[str, ...]] = ()
+    """Weights that meet the features, through `ops.feature_linear` and nowhere else."""
 
     hidden: int = setting(64, "width of the hidden layers")
     layers: int = setting(2, "number of layers (SGC: hops)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from fedspray.nn.tree import Params
 @dataclass(frozen=True)
 class GAT(Backbone):
     """Graph attention network; weights as PyG's ``GATConv`` (``lin`` transposed, attention vectors flattened)."""
+
+    feature_weights: ClassVar[tuple[str, ...]] = ("conv1.weight",)
 
     init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
     heads: int = setting(8, "attention heads of the hidden layers; their widths add up to `hidden`")

@@ -8,6 +8,7 @@ The product order is Â (H W): with sparse features this is far cheaper than a p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,6 +23,8 @@ from fedspray.nn.tree import Params
 class GCN(Backbone):
     """Graph convolutional network; weights as PyG's ``GCNConv`` (transposed: [in, out])."""
 
+    feature_weights: ClassVar[tuple[str, ...]] = ("conv1.weight",)
+
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
         """``conv<l>.weight`` [in, out] and ``conv<l>.bias`` [out]."""
         return layer_shapes("conv", self.widths(task))
@@ -30,7 +33,7 @@ class GCN(Backbone):
         """The last hidden layer [N, H]."""
         hidden = None
         for layer in range(1, self.layers):
-            hidden = self._convolve(params, layer, hidden, batch, drop).relu()
+            hidden = self._convolve(params, layer, hidden, batch, drop).relu_()
         return hidden
 
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from fedspray.nn.tree import Params
 class MLP(Backbone):
     """Multi-layer perceptron with relu between the layers."""
 
+    feature_weights: ClassVar[tuple[str, ...]] = ("linear1.weight",)
+
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
         """``linear<l>.weight`` [in, out] and ``linear<l>.bias`` [out]."""
         return layer_shapes("linear", self.widths(task))
@@ -25,7 +28,7 @@ class MLP(Backbone):
         """The last hidden layer [N, H]."""
         hidden = None
         for layer in range(1, self.layers):
-            hidden = self._apply(params, layer, hidden, batch, drop).relu()
+            hidden = self._apply(params, layer, hidden, batch, drop).relu_()
         return hidden
 
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:

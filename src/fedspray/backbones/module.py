@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedspray import plugins
 from fedspray.backbones.base import Backbone, Drop, setting
-from fedspray.data.batch import GraphBatch, SparseMatrix
+from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn.tree import Params
@@ -84,16 +84,15 @@ class ModuleBackbone(Backbone):
 
 def _dense_features(batch: GraphBatch) -> Tensor:
     """[N, F], made once for each batch."""
+    features, columns = batch.rows.features, batch.rows.columns
+    if isinstance(features, Tensor) or columns is None:
+        assert isinstance(features, Tensor)  # sparse features always have columns
+        return features
     known: Tensor | None = batch.__dict__.get("_dense_features")
     if known is None:
-        known = batch.rows.features if isinstance(batch.rows.features, Tensor) else _densify(batch.rows.features, batch)
+        matrix = features.matrix
+        rows = torch.repeat_interleave(torch.arange(batch.num_nodes), matrix.crow_indices().diff())
+        known = torch.zeros(batch.num_nodes, batch.num_features, dtype=batch.dtype)
+        known[rows, columns[matrix.col_indices().long()] % batch.num_features] = matrix.values()
         batch.__dict__["_dense_features"] = known
     return known
-
-
-def _densify(features: SparseMatrix, batch: GraphBatch) -> Tensor:
-    matrix = features.matrix
-    rows = torch.repeat_interleave(torch.arange(batch.num_nodes), matrix.crow_indices().diff())
-    dense = torch.zeros(batch.num_nodes, batch.num_features, dtype=batch.dtype)
-    dense[rows, matrix.col_indices().long() % batch.num_features] = matrix.values()
-    return dense

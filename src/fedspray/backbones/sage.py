@@ -10,6 +10,7 @@ both, and the mean is taken of the narrower side.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from fedspray.nn.tree import Params
 class SAGE(Backbone):
     """GraphSAGE, mean aggregation; ``weight`` is PyG's ``[lin_l | lin_r]``, transposed."""
 
+    feature_weights: ClassVar[tuple[str, ...]] = ("conv1.weight",)
+
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
         """``conv<l>.weight`` [in, 2·out] (neighbours, root) and ``conv<l>.bias`` [out]."""
         return layer_shapes("conv", self.widths(task), columns=2)
@@ -38,7 +41,7 @@ class SAGE(Backbone):
         """The last hidden layer [N, H]."""
         hidden = None
         for layer in range(1, self.layers):
-            hidden = self._convolve(params, layer, hidden, batch, drop).relu()
+            hidden = self._convolve(params, layer, hidden, batch, drop).relu_()
         return hidden
 
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
@@ -47,6 +50,4 @@ class SAGE(Backbone):
 
     def _convolve(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
         both = ops.transform(batch.rows, None if hidden is None else drop(hidden), params[f"conv{layer}.weight"])
-        neighbours, root = both.chunk(2, dim=1)
-        bias = params[f"conv{layer}.bias"]
-        return ops.propagate(batch.mean_adjacency, neighbours.contiguous(), batch.rows.ptr, bias) + root
+        return ops.propagate_beside(batch.mean_adjacency, both, batch.rows.ptr, params[f"conv{layer}.bias"])

@@ -6,6 +6,7 @@ logits = Â^K X W + b, computed as Â(…(Â (X W))): the hops run over C column
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ from fedspray.nn.tree import Params
 @dataclass(frozen=True)
 class SGC(Backbone):
     """Simplified graph convolution; ``hidden`` and ``dropout`` have no meaning here."""
+
+    feature_weights: ClassVar[tuple[str, ...]] = ("linear.weight",)
 
     init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
     lr: float = setting(0.02, "Adam's step size (one linear map learns slowly at 0.003)")

@@ -43,7 +43,12 @@ class NodeRows:
     ptr: tuple[int, ...]
     """[K+1]: where each client's rows begin."""
     features: SparseMatrix | Tensor
-    """Sparse: block-diagonal [n, K·F], so that one product serves all clients. Dense: [n, F]."""
+    """Sparse: block-diagonal [n, U], so that one product serves all clients. Dense: [n, F]."""
+    columns: Tensor | None = None
+    """[U], ascending: which columns of the block-diagonal matrix [n, K·F] a sparse `features` holds. The others are 0
+    in all rows of their client, so the weights that they meet get no gradient. None: the features are dense."""
+    columns_by_client: tuple[int, ...] = ()
+    """[K]: how many of `columns` are each client's; empty without `columns`."""
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -97,15 +102,16 @@ class GraphBatch:
         }
         indices = {part: torch.from_numpy(np.flatnonzero(mask)) for part, mask in masks.items()}
         train_masks = [client.split.train for client in clients]
+        used = [_used_columns(graph) for graph in graphs if graph.is_sparse]
         return cls(
             client_ids=tuple(client_ids),
             num_features=graphs[0].num_features,
             num_classes=graphs[0].num_classes,
             dtype=dtype,
-            rows=_node_rows([graph.features for graph in graphs], dtype),
+            rows=_node_rows([graph.features for graph in graphs], used, dtype),
             labels=torch.from_numpy(np.concatenate([graph.labels for graph in graphs])),
             edges=np.concatenate([graph.edges + start for graph, start in zip(graphs, ptr, strict=False)], axis=1),
-            train_rows=_node_rows([g.features[m] for g, m in zip(graphs, train_masks, strict=True)], dtype),
+            train_rows=_node_rows([g.features[m] for g, m in zip(graphs, train_masks, strict=True)], used, dtype),
             **indices,
         )
 
@@ -126,6 +132,11 @@ class GraphBatch:
         """N, over all clients of the batch."""
         return self.rows.ptr[-1]
 
+    def used_columns(self, feature_weights: Iterable[str]) -> dict[str, Tensor]:
+        """`NodeRows.columns` for each of these weights; nothing where features are dense."""
+        columns = self.rows.columns
+        return {} if columns is None else dict.fromkeys(feature_weights, columns)
+
     @cached_property
     def num_train(self) -> Tensor:
         """[K]: training nodes of each client, in the batch's own dtype."""
@@ -135,6 +146,13 @@ class GraphBatch:
     def train_labels(self) -> Tensor:
         """Labels of the training nodes, in the order of `train`."""
         return self.labels[self.train]
+
+    @cached_property
+    def train_targets(self) -> Tensor:
+        """[C, N]: the one-hot label of every training node, divided by its client's number of them; 0 elsewhere."""
+        targets = torch.zeros(self.num_classes, self.num_nodes, dtype=self.dtype)
+        targets[self.train_labels, self.train] = 1 / self.num_train[self.train_rows.client_of]
+        return targets
 
     @cached_property
     def train_class_counts(self) -> Tensor:
@@ -174,12 +192,23 @@ class GraphBatch:
         return sp.csr_array((np.ones(len(u)), (u, v)), shape=(self.num_nodes, self.num_nodes))
 
 
-def _node_rows(features: Sequence[NDArray[np.float32] | sp.csr_array], dtype: torch.dtype) -> NodeRows:
+def _used_columns(graph: Graph) -> NDArray[np.int64]:
+    """The feature columns that are not 0 in every row."""
+    return np.unique(sp.csr_array(graph.features).indices).astype(np.int64)
+
+
+def _node_rows(
+    features: Sequence[NDArray[np.float32] | sp.csr_array], used: Sequence[NDArray[np.int64]], dtype: torch.dtype
+) -> NodeRows:
     ptr = tuple(int(i) for i in np.cumsum([0, *(block.shape[0] for block in features)]))
-    if sp.issparse(features[0]):
-        stacked = sp.csr_array(sp.block_diag(features, format="csr"))
-        return NodeRows(ptr, SparseMatrix.from_scipy(stacked, dtype))
-    return NodeRows(ptr, torch.from_numpy(np.concatenate(features)).to(dtype))
+    if not sp.issparse(features[0]):
+        return NodeRows(ptr, torch.from_numpy(np.concatenate(features)).to(dtype))
+    width = features[0].shape[1]
+    blocks = [block[:, columns] for block, columns in zip(features, used, strict=True)]
+    stacked = sp.csr_array(sp.block_diag(blocks, format="csr"))
+    columns = np.concatenate([k * width + columns for k, columns in enumerate(used)])
+    counts = tuple(len(columns) for columns in used)
+    return NodeRows(ptr, SparseMatrix.from_scipy(stacked, dtype), torch.from_numpy(columns), counts)
 
 
 def _scaled(matrix: sp.csr_array, left: NDArray[np.float64], right: NDArray[np.float64]) -> sp.csr_array:

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.engine.process import prepare_process
 from fedspray.evaluation.counting import Counter
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
@@ -87,6 +88,7 @@ class Worker:
         homophily: NDArray[np.float64],
         seed: int,
     ) -> None:
+        prepare_process()
         self.algorithm, self.batch, self._task, self._seed = algorithm, batch, task, seed
         self._counter = Counter(batch, homophily)
         self._memories = [Memory(0, algorithm.init_clients(task, batch, seed))]

@@ -8,6 +8,7 @@ exactly its own gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,11 +21,27 @@ from fedspray.data.batch import NodeRows, SparseMatrix
 def feature_linear(rows: NodeRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """X W + b for the feature rows of every client.
 
-    Shapes: weight [K, F, H], bias [K, H] → [n, H].
+    Shapes: weight [K, F, H] or, for sparse features, what `used_rows` gives; bias [K, H] → [n, H].
     """
-    if isinstance(rows.features, SparseMatrix):
-        return _SparseProduct.apply(rows.features, weight.flatten(0, 1), bias, rows.ptr)  # type: ignore[no-untyped-call, no-any-return]
-    return linear(rows.features, rows.ptr, weight, bias)
+    if isinstance(rows.features, Tensor):
+        return linear(rows.features, rows.ptr, weight, bias)
+    assert rows.columns is not None  # sparse features always have them
+    flat = used_rows(weight, rows.columns) if weight.dim() == 3 else weight
+    return _SparseProduct.apply(rows.features, flat, bias, rows.ptr)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def used_rows(weight: Tensor, columns: Tensor) -> Tensor:
+    """The rows of feature weights that meet a feature column in use: [K, F, H] → [U, H]."""
+    if weight.stride(0) == 0 and not weight.requires_grad:  # the same for all clients: do not write them out first
+        return weight[0].index_select(0, columns % weight.shape[1])
+    return weight.flatten(0, 1).index_select(0, columns)
+
+
+def with_used_rows(weight: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
+    """A copy of ``weight`` with other rows in use: the inverse of `used_rows`."""
+    changed = weight.detach().clone(memory_format=torch.contiguous_format)
+    changed.flatten(0, 1).index_copy_(0, columns, rows.detach())
+    return changed
 
 
 def transform(rows: NodeRows, hidden: Tensor | None, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -48,6 +65,28 @@ def propagate(adjacency: SparseMatrix, inputs: Tensor, ptr: Sequence[int], bias:
     Shapes: adjacency [N, N], inputs [N, H], bias [K, H] → [N, H].
     """
     return _SparseProduct.apply(adjacency, inputs, bias, tuple(ptr))  # type: ignore[no-untyped-call, no-any-return]
+
+
+def propagate_beside(adjacency: SparseMatrix, both: Tensor, ptr: Sequence[int], bias: Tensor) -> Tensor:
+    """A L + R + b, where L and R are the left and right halves of the columns of ``both``.
+
+    Shapes: adjacency [N, N], both [N, 2H], bias [K, H] → [N, H].
+    """
+    return _SparseProductBeside.apply(adjacency, both, bias, tuple(ptr))  # type: ignore[no-untyped-call, no-any-return]
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """softmax, classes first: [n, C] → [C, n]. Over a short last axis torch's softmax is several times slower."""
+    return logits.T.contiguous().softmax(dim=0)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor, rows: NodeRows) -> Tensor:
+    """-Σ_i Σ_c t_ci log softmax(z_i)_c for every client: logits [n, C], targets [C, n] → [K].
+
+    ``targets`` carry their weights: one-hot columns divided by their number give the mean cross-entropy,
+    probabilities give the distance of a distillation (up to their constant entropy), and sums of both give both.
+    """
+    return _SoftCrossEntropy.apply(logits, targets, rows)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def per_row(values: Tensor, rows: NodeRows) -> Tensor:
@@ -81,16 +120,49 @@ class _SparseProduct(torch.autograd.Function):
     def forward(ctx: Any, sparse: SparseMatrix, dense: Tensor, bias: Tensor | None, ptr: tuple[int, ...]) -> Tensor:
         ctx.sparse, ctx.ptr, ctx.has_bias = sparse, ptr, bias is not None
         result = _product(sparse.matrix, dense)
-        if bias is not None:
-            for k, (start, stop) in enumerate(pairwise(ptr)):
-                result[start:stop] += bias[k]
-        return result
+        return result if bias is None else _add_bias(result, bias, ptr, result)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad.contiguous()
         dense = _product(ctx.sparse.transpose, grad) if ctx.needs_input_grad[1] else None
         return None, dense, _bias_grad(grad, ctx.ptr) if ctx.has_bias else None, None
+
+
+class _SparseProductBeside(torch.autograd.Function):
+    """Halves are read and written in place, without copies of them."""
+
+    @staticmethod
+    def forward(ctx: Any, sparse: SparseMatrix, both: Tensor, bias: Tensor, ptr: tuple[int, ...]) -> Tensor:
+        ctx.sparse, ctx.ptr = sparse, ptr
+        left, right = both.chunk(2, dim=1)
+        result = _add_bias(right, bias, ptr, both.new_empty(right.shape))
+        return torch.addmm(result, sparse.matrix, left, out=result)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        both = grad.new_empty(grad.shape[0], 2 * grad.shape[1])
+        left, right = both.chunk(2, dim=1)
+        torch.addmm(left, ctx.sparse.transpose, grad.contiguous(), beta=0, out=left)
+        right.copy_(grad)
+        return None, both, _bias_grad(grad, ctx.ptr), None
+
+
+class _SoftCrossEntropy(torch.autograd.Function):
+    """One softmax for the loss and its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, rows: NodeRows) -> Tensor:
+        logs = logits.T.contiguous().log_softmax(dim=0)
+        ctx.save_for_backward(logs, targets)
+        ctx.rows = rows
+        return client_sum((targets * logs).sum(dim=0).neg(), rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logs, targets = ctx.saved_tensors
+        result = logs.exp().mul_(targets.sum(dim=0)).sub_(targets).mul_(per_row(grad, ctx.rows))
+        return result.T.contiguous(), None, None
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -101,26 +173,32 @@ class _GroupedLinear(torch.autograd.Function):
         ctx.save_for_backward(inputs, weight)
         ctx.ptr, ctx.has_bias = ptr, bias is not None
         result = inputs.new_empty(inputs.shape[0], weight.shape[2])
-        for k, (start, stop) in enumerate(pairwise(ptr)):
-            if bias is None:
+        if _equal_sizes(ptr):
+            torch.bmm(_by_client(inputs, ptr), weight, out=_by_client(result, ptr))
+        else:
+            for k, (start, stop) in enumerate(pairwise(ptr)):
                 torch.mm(inputs[start:stop], weight[k], out=result[start:stop])
-            else:
-                torch.addmm(bias[k], inputs[start:stop], weight[k], out=result[start:stop])
-        return result
+        return result if bias is None else _add_bias(result, bias, ptr, result)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
-        slices = list(enumerate(pairwise(ctx.ptr)))
+        equal, slices = _equal_sizes(ctx.ptr), list(enumerate(pairwise(ctx.ptr)))
         input_grad = weight_grad = None
         if ctx.needs_input_grad[0]:
-            input_grad = torch.empty_like(inputs)
-            for k, (start, stop) in slices:
-                torch.mm(grad[start:stop], weight[k].T, out=input_grad[start:stop])
+            input_grad = inputs.new_empty(inputs.shape)
+            if equal:
+                torch.bmm(_by_client(grad, ctx.ptr), weight.mT, out=_by_client(input_grad, ctx.ptr))
+            else:
+                for k, (start, stop) in slices:
+                    torch.mm(grad[start:stop], weight[k].T, out=input_grad[start:stop])
         if ctx.needs_input_grad[2]:
-            weight_grad = torch.empty_like(weight)
-            for k, (start, stop) in slices:
-                torch.mm(inputs[start:stop].T, grad[start:stop], out=weight_grad[k])
+            weight_grad = weight.new_empty(weight.shape)
+            if equal:
+                torch.bmm(_by_client(inputs, ctx.ptr).mT, _by_client(grad, ctx.ptr), out=weight_grad)
+            else:
+                for k, (start, stop) in slices:
+                    torch.mm(inputs[start:stop].T, grad[start:stop], out=weight_grad[k])
         return input_grad, None, weight_grad, _bias_grad(grad, ctx.ptr) if ctx.has_bias else None
 
 
@@ -130,5 +208,28 @@ def _product(sparse: Tensor, dense: Tensor) -> Tensor:
     return result
 
 
+@lru_cache(maxsize=256)
+def _equal_sizes(ptr: tuple[int, ...]) -> bool:
+    """Whether all clients have equally many rows, so that one batched call serves all of them."""
+    return len({b - a for a, b in pairwise(ptr)}) == 1 and ptr[-1] > 0
+
+
+def _by_client(values: Tensor, ptr: tuple[int, ...]) -> Tensor:
+    """Rows of equal-sized clients with an axis for clients: [n, H] → [K, n/K, H], the same storage."""
+    return values.view(len(ptr) - 1, -1, values.shape[1])
+
+
+def _add_bias(values: Tensor, bias: Tensor, ptr: tuple[int, ...], result: Tensor) -> Tensor:
+    """Writes H + b into ``result``, which may be H itself."""
+    if _equal_sizes(ptr):
+        torch.add(_by_client(values, ptr), bias[:, None], out=_by_client(result, ptr))
+    else:
+        for k, (start, stop) in enumerate(pairwise(ptr)):
+            torch.add(values[start:stop], bias[k], out=result[start:stop])
+    return result
+
+
 def _bias_grad(grad: Tensor, ptr: tuple[int, ...]) -> Tensor:
+    if _equal_sizes(ptr):
+        return _by_client(grad, ptr).sum(dim=1)
     return torch.stack([grad[a:b].sum(dim=0) for a, b in pairwise(ptr)])

@@ -6,12 +6,14 @@ out as a tree, so that a client that restarts loses nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedspray.nn.tree import Params, per_client
+from fedspray.nn import ops
+from fedspray.nn.tree import Params, per_client, per_column
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,25 @@ class AdamState:
     """Second moments, shaped as the weights."""
     step: Tensor = per_client()
     """[K], float32: steps taken. All clients of one batch have taken equally many."""
+    used_first: Params = per_column()
+    """First moments of feature weights [K, F, H] of which only the rows in use are trained: [U, H]."""
+    used_second: Params = per_column()
+    """Their second moments."""
 
     @classmethod
-    def zeros(cls, params: Params, num_clients: int) -> AdamState:
-        """The state before the first step."""
-        return cls(
-            step=torch.zeros(num_clients),
-            first={name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in params.items()},
-            second={name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in params.items()},
-        )
+    def zeros(cls, params: Params, num_clients: int, used: Mapping[str, Tensor] | None = None) -> AdamState:
+        """The state before the first step.
+
+        Args:
+            params: the weights, [K, …].
+            num_clients: K.
+            used: for feature weights [K, F, H], the rows in use (`NodeRows.columns`). Only these will be trained: the
+                others get no gradient, so Adam would leave them as they are.
+        """
+        used = used or {}
+        whole = {name: p for name, p in params.items() if name not in used}
+        rows = {name: params[name].new_empty(len(columns), params[name].shape[2]) for name, columns in used.items()}
+        return cls(_zeros(whole), _zeros(whole), torch.zeros(num_clients), _zeros(rows), _zeros(rows))
 
 
 class Adam:
@@ -42,21 +54,42 @@ class Adam:
     >>> for _ in range(local_epochs):
     ...     optimizer.step(loss(optimizer.params))
     >>> params, state = optimizer.result()
+
+    Args:
+        params: the weights to start from.
+        state: the memory to start from. Feature weights in its `used_first` are trained in their rows in use alone, as
+            `params[name]` [U, H]; this is exact only without weight decay.
+        lr: step size.
+        weight_decay: L2 penalty.
+        eps: Adam's ε.
+        columns: the rows in use.
     """
 
     def __init__(
-        self, params: Params, state: AdamState, *, lr: float, weight_decay: float = 0.0, eps: float = 1e-8
+        self,
+        params: Params,
+        state: AdamState,
+        *,
+        lr: float,
+        weight_decay: float = 0.0,
+        eps: float = 1e-8,
+        columns: Tensor | None = None,
     ) -> None:
+        self._start, self._columns, self._num_clients = params, columns, len(state.step)
+        self._used = frozenset(state.used_first)
         self.params = {
-            name: p.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for name, p in params.items()
+            name: (_copy(p) if columns is None or name not in self._used else ops.used_rows(p.detach(), columns))
+            for name, p in params.items()
         }
-        self._num_clients = len(state.step)
+        for p in self.params.values():
+            p.requires_grad_()
         self._optimizer = torch.optim.Adam(self.params.values(), lr=lr, weight_decay=weight_decay, eps=eps, fused=True)
+        first, second = {**state.first, **state.used_first}, {**state.second, **state.used_second}
         for name, p in self.params.items():
             self._optimizer.state[p] = {
                 "step": state.step.max().clone(),
-                "exp_avg": state.first[name].clone(),
-                "exp_avg_sq": state.second[name].clone(),
+                "exp_avg": first[name].clone(),
+                "exp_avg_sq": second[name].clone(),
             }
 
     def step(self, losses: Tensor, *others: Adam) -> None:
@@ -77,12 +110,23 @@ class Adam:
         """The weights and the memory after the steps."""
         memory = {name: self._optimizer.state[p] for name, p in self.params.items()}
         steps = next(iter(memory.values()))["step"]
+
+        def moments(part: str, *, used: bool) -> Params:
+            return {name: entry[part] for name, entry in memory.items() if (name in self._used) == used}
+
         state = AdamState(
-            step=steps.expand(self._num_clients).clone(),
-            first={name: entry["exp_avg"] for name, entry in memory.items()},
-            second={name: entry["exp_avg_sq"] for name, entry in memory.items()},
+            moments("exp_avg", used=False),
+            moments("exp_avg_sq", used=False),
+            steps.expand(self._num_clients).clone(),
+            moments("exp_avg", used=True),
+            moments("exp_avg_sq", used=True),
         )
-        return {name: p.detach() for name, p in self.params.items()}, state
+        return {name: self._whole(name, p.detach()) for name, p in self.params.items()}, state
+
+    def _whole(self, name: str, value: Tensor) -> Tensor:
+        if name not in self._used or self._columns is None:
+            return value
+        return ops.with_used_rows(self._start[name], self._columns, value)
 
 
 class SGD:
@@ -95,9 +139,7 @@ class SGD:
     """
 
     def __init__(self, params: Params, *, lr: float, weight_decay: float = 0.0) -> None:
-        self.params = {
-            name: p.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for name, p in params.items()
-        }
+        self.params = {name: _copy(p).requires_grad_() for name, p in params.items()}
         self._optimizer = torch.optim.SGD(self.params.values(), lr=lr, weight_decay=weight_decay)
 
     def step(self, losses: Tensor) -> None:
@@ -109,3 +151,11 @@ class SGD:
     def result(self) -> Params:
         """The weights after the steps."""
         return {name: p.detach() for name, p in self.params.items()}
+
+
+def _copy(value: Tensor) -> Tensor:
+    return value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _zeros(params: Params) -> Params:
+    return {name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in params.items()}

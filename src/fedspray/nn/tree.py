@@ -35,6 +35,11 @@ def per_client() -> Any:
     return field(metadata={"axis": "client"})
 
 
+def per_column() -> Any:
+    """A field of tensors whose first axis runs over the feature columns in use; empty unless given."""
+    return field(default_factory=dict, metadata={"axis": "column"})
+
+
 def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
     """Names every tensor of a tree: ``{"gnn.conv1.weight": …}``; parts that were dropped are left out."""
     if isinstance(tree, Tensor):
@@ -75,7 +80,11 @@ def for_prediction(state: T) -> T:
 
 def split(state: T, batch: GraphBatch) -> list[T]:
     """Cuts the state of a batch into the states of its clients."""
-    sizes = {"client": (1,) * batch.num_clients, "train": batch.train_rows.sizes}
+    sizes = {
+        "client": (1,) * batch.num_clients,
+        "train": batch.train_rows.sizes,
+        "column": batch.rows.columns_by_client,
+    }
     cuts = _map(state, "client", lambda leaf, axis: leaf.split(sizes[axis]))
     return [_map(cuts, "client", lambda leaf, _, k=k: leaf[k].clone()) for k in range(batch.num_clients)]
 
