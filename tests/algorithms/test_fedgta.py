@@ -13,7 +13,8 @@ from toys import awkward_federation, ragged_federation, stack
 
 import fedspray
 from fedspray import algorithms, backbones
-from fedspray.algorithms.fedgta import FedGTA, ServerState
+from fedspray.algorithms._personal import PersonalModels
+from fedspray.algorithms.fedgta import FedGTA
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Split, Task
 from fedspray.data.graph import Graph
@@ -110,7 +111,7 @@ def test_everybody_alike_is_the_plain_mean() -> None:
 def test_similar_clients_are_averaged_by_confidence() -> None:
     """cos(0, 1) = 0.8 > 0.65, cos(1, 2) = 0.6 < 0.65, cos(0, 2) = 0: not transitive, client 2 stays alone."""
     algorithm = FedGTA(backbone=backbones.make("sgc"))
-    server = ServerState({"w": torch.zeros(1)}, {"w": torch.zeros(0, 1)})
+    server = PersonalModels({"w": torch.zeros(1)}, {"w": torch.zeros(0, 1)})
     uplink = {
         "gnn.w": torch.tensor([[1.0], [5.0], [9.0]]),
         "moments": torch.tensor([[1.0, 0.0], [8.0, 6.0], [0.0, 0.1]]),

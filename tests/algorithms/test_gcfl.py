@@ -14,16 +14,9 @@ import torch
 from toys import awkward_federation, ragged_federation, stack
 
 from fedspray import algorithms, backbones
+from fedspray.algorithms._cuts import cosines, linkage_cut, minimum_cut, similarity_gap
 from fedspray.algorithms.base import supervised_loss
-from fedspray.algorithms.gcfl import (
-    GCFL,
-    OUTCOMES,
-    ServerState,
-    cosines,
-    linkage_cut,
-    minimum_cut,
-    similarity_gap,
-)
+from fedspray.algorithms.gcfl import GCFL, OUTCOMES, ServerState
 from fedspray.algorithms.gcfl_plus import GCFLPlus, dtw_distances
 from fedspray.algorithms.local import ClientState as LocalState
 from fedspray.data.batch import GraphBatch

@@ -7,12 +7,13 @@ exactly its own gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedspray.data.batch import NodeRows, SparseMatrix
 
@@ -132,3 +133,12 @@ def _product(sparse: Tensor, dense: Tensor) -> Tensor:
 
 def _bias_grad(grad: Tensor, ptr: tuple[int, ...]) -> Tensor:
     return torch.stack([grad[a:b].sum(dim=0) for a, b in pairwise(ptr)])
+
+
+def squared_distance(params: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> Tensor:
+    """‖a - b‖² over all weights of each client: [K, …] and [K, …] or […] → [K].
+
+    Gaps below a millionth count as 0. They are rounding, and Adam would make steps of full size of them.
+    """
+    gaps = [functional.hardshrink(value - centre[name], 1e-6).flatten(1) for name, value in params.items()]
+    return torch.stack([gap.square().sum(dim=1) for gap in gaps]).sum(dim=0)
