@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from algorithms.test_ditto import play
+from play import play, same
 from toys import ragged_federation
 
 from fedspray import backbones
@@ -15,7 +14,7 @@ def test_no_proximal_term_is_fedavg_bit_for_bit(backbone: str) -> None:
     federation = ragged_federation()
     prox = play("fedprox", federation, backbone, proximal_weight=0.0)
     average = play("fedavg", federation, backbone)
-    assert all(torch.equal(prox.server.gnn[name], value) for name, value in average.server.gnn.items())
+    assert same(prox.server, average.server)
 
 
 def test_clients_stay_nearer_the_stronger_the_pull() -> None:
@@ -23,7 +22,7 @@ def test_clients_stay_nearer_the_stronger_the_pull() -> None:
     distances = []
     for weight in (0.0, 1.0, 10.0):
         game = play("fedprox", ragged_federation(), local_epochs=30, proximal_weight=weight)
-        distances.append(sum(game.algorithm.diagnostics(game.server, game.uplinks[-1])["distance"]))
+        distances.append(sum(game.record()["distance"]))
     assert distances[0] > 1.2 * distances[1]
     assert distances[1] > 1.5 * distances[2]
 
