@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
 EAGER: dict[str, Any] = {"warmup": 0, "pause": 0}
-ALWAYS = {**EAGER, "threshold": "fixed", "eps1": math.inf, "eps2": 0.0, "min_gap": -2.0, "min_members": 2}
+ALWAYS = {**EAGER, "threshold": "fixed", "eps1": 1e9, "eps2": 0.0, "min_gap": -2.0, "min_members": 2}
 VARIANTS: dict[str, dict[str, Any]] = {"gcfl": {}, "gcfl-plus": {"sequence_length": 1}}
 """Both algorithms, and settings with which they can cut from the first round on."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from algorithms.clusters import ALWAYS, EAGER, VARIANTS, clusters, directions, l
 from play import Play, Watched, build, finite, same
 from toys import awkward_federation, permuted_federation, ragged_federation, stack
 
+import fedspray
 from fedspray.algorithms._cuts import cosines, similarity_gap
 from fedspray.algorithms.local import ClientState as LocalState
 from fedspray.data.batch import GraphBatch
@@ -29,8 +30,8 @@ from fedspray.runs.store import read_tensors, write_tensors
     "never",
     [
         {"threshold": "fixed", "eps1": 0.0, "eps2": 0.0},
-        {"threshold": "fixed", "eps1": math.inf, "eps2": math.inf},
-        {"max_ratio": 1.0, "min_gap": math.inf},
+        {"threshold": "fixed", "eps1": 1e9, "eps2": 1e9},
+        {"max_ratio": 1.0, "min_gap": 1e9},
     ],
 )
 def test_without_a_cut_it_is_fedavg(never: dict[str, Any], name: str) -> None:
@@ -263,3 +264,18 @@ def test_the_published_preset(name: str) -> None:
 def test_wrong_settings_are_refused(name: str, setting: str, value: Any) -> None:
     with pytest.raises(InputError, match=setting):
         build(name, **{setting: value})
+
+
+def test_the_page_shows_how_to_count_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithms" / "gcfl.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    fedspray.run(
+        permuted_federation(num_nodes=40), algorithm="gcfl", rounds=4, out=tmp_path / "runs" / "mine", **ALWAYS
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("from round 1: 2 clusters of [")
+    assert len(lines) > 1
