@@ -161,6 +161,36 @@ def test_planted_types_are_found_and_mean_the_same_everywhere(backbone: str, rep
     assert (found["empty_types"], found["clients_without_type"]) == ([], [0, 0])
 
 
+# ---- what it is for ---------------------------------------------------------------------------------
+
+
+def linked_federation(num_nodes: int = 90) -> Federation:
+    """Nodes of two sorts, which features tell, and three classes, of which they say little.
+
+    An edge inside a sort joins nodes of the same class; one between the sorts joins class c with class c + 1.
+    """
+    graphs = {}
+    for k in range(3):
+        draw = generator(31, "links", k)
+        sort, labels = draw.integers(0, 2, size=num_nodes), draw.integers(0, 3, size=num_nodes)
+        hints = 2 * np.eye(3)[labels] + 2 * draw.normal(size=(num_nodes, 3))
+        u, v = pairs = draw.integers(0, num_nodes, size=(2, 60 * num_nodes))
+        inside = (sort[u] == sort[v]) & (labels[u] == labels[v])
+        between = (sort[u] == 0) & (sort[v] == 1) & ((labels[u] + 1) % 3 == labels[v])
+        chosen = np.concatenate([np.flatnonzero(kind)[: 2 * num_nodes] for kind in (inside, between)])
+        features = np.concatenate([6 * np.eye(2)[sort], hints], axis=1)
+        graphs[f"client_{k}"] = Graph.from_arrays(features, pairs[:, chosen], labels, num_classes=3)
+    return Federation.from_graphs(graphs, name="linked")
+
+
+def test_channels_keep_apart_what_one_message_would_mix_up() -> None:
+    batch = stack(linked_federation())
+    small: dict[str, Any] = {"hidden": 16, "lr": 0.01, "init": "glorot"}
+    one, two = (Play(lit(**small, link_types=n, edge_repr="sym"), batch, rounds=40).accuracy() for n in (1, 2))
+    fedavg = Play(build("fedavg", **small), batch, rounds=40).accuracy()
+    assert two > max(one, fedavg) + 0.15
+
+
 # ---- degenerate clients -----------------------------------------------------------------------------
 
 
