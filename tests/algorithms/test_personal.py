@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from toys import awkward_federation, ragged_federation, stack, two_groups
 import fedspray
 from fedspray.algorithms._personal import PersonalModels, grow
 from fedspray.nn.tree import part_of
-from fedspray.runs import run
 
 ALIKE: dict[str, dict[str, Any]] = {
     "fedgta": {"similarity_threshold": -1.0, "weighting": "uniform"},
@@ -101,29 +99,6 @@ def test_a_client_without_labels_learns_from_others_and_counts_for_nobody(name: 
     kept = game.algorithm.server_update(game.server, alone, (3,))
     assert all(torch.equal(value[3], alone[f"gnn.{key}"][0]) for key, value in kept.gnn.items())
     assert game.algorithm.diagnostics(kept, alone)["shares"] == [[1]]
-
-
-@each_algorithm
-def test_a_server_that_does_not_know_everybody_yet_can_be_resumed(name: str, tmp_path: Path) -> None:
-    federation = ragged_federation()
-    fedspray.run(federation, algorithm=name, rounds=6, participation=0.34, out=tmp_path / "straight")
-    settings, _ = run.load_settings(tmp_path / "straight")
-    folder = run.begin(tmp_path / "broken", federation, settings, None)
-
-    def crash(_seed: int, record: dict[str, Any]) -> None:
-        if record["round"] == 2:
-            raise RuntimeError("power cut")
-
-    with pytest.raises(RuntimeError, match="power cut"):
-        run.carry_out(federation, settings, folder, checkpoint_every=1, on_record=crash)
-    run.carry_out(federation, settings, folder)
-    curves = [
-        [(record["trained"], record["val"], record["diagnostics"]) for record in map(json.loads, lines)]
-        for lines in (file.read_text().splitlines() for file in sorted(tmp_path.rglob("rounds.jsonl")))
-    ]
-    assert len(curves) == 2
-    assert curves[0] == curves[1]
-    assert len({tuple(trained) for trained, _, _ in curves[0]}) > 1  # somebody came later than somebody else
 
 
 @each_algorithm

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,16 @@ def test_matched_networks_have_as_many_weights_as_the_backbone(name: str, backbo
     assert gaps[width] == min(gaps.values())
     assert gaps[width] < (0.25 if backbone == "gat" else 0.06) * target
     assert weights(algorithm, task) == gaps[width] + target or weights(algorithm, task) == target - gaps[width]
+
+
+@pytest.mark.parametrize(("name", "backbone"), PAIRS)
+def test_the_page_lists_the_sizes_for_pubmed(name: str, backbone: str) -> None:
+    task, plain, matched = Task(500, 3), build(name, backbone), build(name, backbone, match_parameters=True)
+    page = (Path(__file__).parents[2] / "docs" / "algorithms" / f"{name}.md").read_text()
+    (row,) = re.findall(rf"^\|[^|]*\b{backbone.upper()}\b[^|]*(\|.*H = .*)$", page, flags=re.MULTILINE)
+    sizes = [num_weights(plain.backbone.shapes(task)), weights(plain, task)]
+    width = matched.network(task).hidden
+    assert row == "".join(f"| {size:,} " for size in sizes) + f"| {weights(matched, task):,} (H = {width}) |"
 
 
 @pytest.mark.parametrize(("name", "backbone"), PAIRS)

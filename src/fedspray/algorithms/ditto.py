@@ -46,6 +46,8 @@ class Ditto(_averaging.AveragingServer[ClientState]):
         "distance": "length of (personal GNN - global GNN as received)",
     }
 
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"local_epochs": 10}}
+
     proximal_weight: float = setting(
         1.0, "weight of the squared distance between personal and global GNN (λ); 0 is Local exactly"
     )
