@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from fedspray import build_federation
+from fedspray.cli.main import run_command
 from fedspray.report.tables import comparison_table
 
 FEDSPRAY = str(Path(sys.executable).with_name("fedspray"))
@@ -94,11 +95,24 @@ def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
 
 
-def test_its_settings_are_listed_like_any_others(lab: Path) -> None:
-    printed = " ".join(fedspray(lab, "algorithms", NAME).split())
+def test_its_settings_are_listed_like_any_others(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(lab)
+    assert run_command(["algorithms", NAME]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
     assert f"{NAME}: FedAvg of updates that are at most [this] long (none)" in printed
     assert "max_length 1.0 longest update that counts in full (c), in [0, inf)" in printed
     assert "preset tight: max_length=0.01" in printed
+
+
+def test_bad_values_get_a_sentence(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(lab)
+    assert run_command(["run", *BANKS, "--algorithm", NAME, "--out", "never", "--set", "max_length=long"]) == 2
+    assert capsys.readouterr().err == "error: max_length is 'long', but must be a number\n"
+    assert not (lab / "never").exists()
 
 
 def test_it_runs_beside_fedavg_with_tables_and_bytes(lab: Path) -> None:
@@ -128,16 +142,13 @@ def test_it_runs_beside_fedavg_with_tables_and_bytes(lab: Path) -> None:
     compared = cells(capture.get())
     assert [row[0] for row in compared] == ["fedavg", NAME]
     assert [row[1] for row in compared] == [cells(tables[out])[0][2] for out in ("fedavg", "clipped")]
+    (lab / "begun").mkdir()  # a run that was cut off right after it began
+    (lab / "clipped" / "settings.json").rename(lab / "begun" / "settings.json")
+    assert cells(fedspray(lab, "run", "--resume", "begun")) == cells(tables["clipped"])
+    assert json.loads((lab / "begun" / "result.json").read_text())["models"] == results["clipped"]["models"]
 
 
-def test_bad_values_get_a_sentence(lab: Path) -> None:
-    command = [FEDSPRAY, "run", *BANKS, "--algorithm", NAME, "--out", "never", "--set", "max_length=long"]
-    done = subprocess.run(command, cwd=lab, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "error: max_length is 'long', but must be a number\n"
-    assert not (lab / "never").exists()
-
-
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_the_same_bits_and_predicts(lab: Path) -> None:
     arguments = ["run", *BANKS[:4], "--rounds", "60", "--algorithm", NAME, "--preset", "tight"]
     fedspray(lab, *arguments, "--out", "whole")
