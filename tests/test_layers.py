@@ -52,11 +52,6 @@ ALLOWED_SIBLINGS: dict[tuple[str, str], str] = {
     (f"{_ALGORITHM}.fedspray_plus", f"{_ALGORITHM}.fedspray"): _VARIANT,
     (f"{_ALGORITHM}.gcfl_plus", f"{_ALGORITHM}.gcfl"): _VARIANT,
     (f"{_ALGORITHM}.fedprox", f"{_ALGORITHM}.fedavg"): "FedAvg plus a term",
-    (f"{_ALGORITHM}.ditto", f"{_ALGORITHM}.fedavg"): "FedAvg beside a personal model",
-    (f"{_ALGORITHM}.ditto", f"{_ALGORITHM}.fedprox"): "FedProx's term on the personal model",
-    (f"{_ALGORITHM}.fedper", f"{_ALGORITHM}.fedavg"): "FedAvg of a part of the layers",
-    (f"{_ALGORITHM}.moon", f"{_ALGORITHM}.fedavg"): "FedAvg plus a term",
-    (f"{_ALGORITHM}.fedala", f"{_ALGORITHM}.fedavg"): "FedAvg with another download",
 }
 """(importing module, imported module) → why one plug-in may build on another."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Federation
+from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
 from fedspray.seeds import generator
 
@@ -41,6 +41,35 @@ def awkward_federation() -> Federation:
         "unlabelled": Graph.from_arrays(features[3], chain, None, num_classes=3),
     }
     return Federation.from_graphs(graphs, name="awkward")
+
+
+def permuted_federation(num_nodes: int = 150) -> Federation:
+    """Six clients with the same kind of graph; the last three call class c by the name c + 1."""
+    graphs = {}
+    for k in range(6):
+        draw = generator(5, "permuted", k)
+        labels = draw.integers(0, 3, size=num_nodes)
+        features = 2.0 * np.eye(3)[labels] + draw.normal(size=(num_nodes, 3))
+        pairs = draw.integers(0, num_nodes, size=(2, 4 * num_nodes))
+        edges = pairs[:, (labels[pairs[0]] == labels[pairs[1]]) | (draw.random(4 * num_nodes) < 0.1)]
+        graphs[f"c{k}"] = Graph.from_arrays(features, edges, (labels + (k >= 3)) % 3, num_classes=3)
+    return Federation.from_graphs(graphs, name="permuted")
+
+
+def two_groups() -> GraphBatch:
+    """Two groups of three clients with six labels each: the same features mean classes 0, 1 here and 2, 3 there."""
+    centres = generator(5, "centre").normal(size=(2, 6))
+    clients = []
+    for k in range(6):
+        draw = generator(5, "two groups", k)
+        kind = draw.integers(0, 2, size=60)
+        features = centres[kind] + 1.5 * draw.normal(size=(60, 6))
+        chance = np.where(kind[:, None] == kind, 0.06, 0.01)
+        edges = np.stack(np.nonzero(np.triu(draw.random((60, 60)) < chance, 1)))
+        graph = Graph.from_arrays(features, edges, kind + 2 * (k // 3), num_classes=4)
+        train = np.isin(np.arange(60), draw.permutation(60)[:6])
+        clients.append(Client(f"c{k}", graph, Split(train, np.zeros(60, dtype=bool), ~train), np.arange(60)))
+    return GraphBatch.from_clients(clients, range(6), dtype=torch.float64)
 
 
 def stack(federation: Federation, ids: list[int] | None = None, dtype: torch.dtype = torch.float64) -> GraphBatch:

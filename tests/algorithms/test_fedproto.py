@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from algorithms.test_ditto import play
-from conformance.test_contract import Play
+from play import Play, play, same
 from toys import ragged_federation, stack
 
 from fedspray import backbones
@@ -41,8 +40,8 @@ def test_no_prototypes_is_local_bit_for_bit(backbone: str) -> None:
     federation = ragged_federation()
     proto = play("fedproto", federation, backbone, prototype_weight=0.0)
     local = play("local", federation, backbone)
-    assert all(torch.equal(proto.clients[0].gnn[name], value) for name, value in local.clients[0].gnn.items())
-    assert all(torch.equal(proto.predict()[k], logits) for k, logits in local.predict().items())
+    assert same(proto.client.gnn, local.client.gnn)
+    assert torch.equal(proto.logits(), local.logits())
 
 
 def test_the_first_round_is_locals() -> None:
@@ -50,7 +49,7 @@ def test_the_first_round_is_locals() -> None:
     federation = ragged_federation()
     proto = play("fedproto", federation, rounds=1, prototype_weight=5.0)
     local = play("local", federation, rounds=1)
-    assert all(torch.equal(proto.clients[0].gnn[name], value) for name, value in local.clients[0].gnn.items())
+    assert same(proto.client.gnn, local.client.gnn)
 
 
 def test_only_class_means_travel() -> None:
@@ -60,8 +59,8 @@ def test_only_class_means_travel() -> None:
         "prototypes": (3, 3, 8),
         "class_counts": (3, 3),
     }
-    batch = game.batches[0]
-    own = game.algorithm.backbone.representation(game.clients[0].gnn, batch)[batch.train]
+    batch = game.batch
+    own = game.algorithm.backbone.representation(game.client.gnn, batch)[batch.train]
     first = (batch.train_rows.client_of == 1) & (batch.train_labels == 2)
     assert torch.allclose(uplink["prototypes"][1, 2], own[first].mean(dim=0))
 
@@ -85,24 +84,23 @@ def test_absent_classes_have_no_say(weighting: str, expected: float) -> None:
 
 def test_a_class_that_nobody_ever_had_is_never_predicted() -> None:
     algorithm = FedProto(backbone=backbones.make("gcn", hidden=8), predict_by="prototype")
-    federation = ragged_federation()
-    game = Play(algorithm, federation, [stack(federation)])
+    game = Play(algorithm, stack(ragged_federation()))
     message = {
         "prototypes": torch.stack([torch.full((3, 8), 100.0), torch.full((3, 8), 90.0), torch.zeros(3, 8)], dim=1),
         "known": torch.tensor([[1.0, 1.0, 0.0]]).expand(3, 3),
     }
     message = {name: value.double() for name, value in message.items()}
-    logits = algorithm.predict(game.clients[0], message, game.batches[0])
+    logits = algorithm.predict(game.client, message, game.batch)
     assert torch.isfinite(logits).all()
     assert (logits.argmax(dim=1) == 1).all()
 
 
 def test_prototype_predictions_are_the_nearest_ones() -> None:
     game = play("fedproto", ragged_federation(), predict_by="prototype")
-    batch = game.batches[0]
-    own = game.algorithm.backbone.representation(game.clients[0].gnn, batch)
+    batch = game.batch
+    own = game.algorithm.backbone.representation(game.client.gnn, batch)
     expected = torch.cdist(own, game.server.prototypes).square().neg()
-    assert torch.allclose(torch.cat([game.predict()[k] for k in range(3)]), expected)
+    assert torch.allclose(game.logits(), expected)
 
 
 def test_representations_of_a_class_are_drawn_together() -> None:
@@ -110,7 +108,7 @@ def test_representations_of_a_class_are_drawn_together() -> None:
     spread = {}
     for weight in (0.0, 1.0):
         game = play("fedproto", federation, rounds=30, dropout=0.0, prototype_weight=weight)
-        spread[weight] = sum(game.algorithm.diagnostics(game.server, game.uplinks[-1])["spread"])
+        spread[weight] = sum(game.record()["spread"])
     assert spread[1.0] < 0.5 * spread[0.0]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from play import Play, build, finite, same
 from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
@@ -18,31 +19,17 @@ from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.nn import ops
 from fedspray.nn.channels import num_weights
-from fedspray.nn.tree import cast, flatten, part_of
+from fedspray.nn.tree import cast, part_of
 from fedspray.seeds import generator
 
 PUBMED = Task(500, 3)
 KINDS = backbones.names()
 
 
-def star(backbone: str = "gcn", *, hidden: int = 8, **settings: Any) -> FedStar:
-    own = {name: settings.pop(name) for name in ("dropout", "layers", "lr", "init") if name in settings}
-    return FedStar(backbone=backbones.make(backbone, hidden=hidden, **own), **settings)
-
-
-def run(algorithm: Any, batch: GraphBatch, rounds: int = 3) -> tuple[Any, Any, dict[str, torch.Tensor]]:
-    task = Task(batch.num_features, batch.num_classes)
-    server = cast(algorithm.init_server(task, 0), batch.dtype)
-    client, uplink = algorithm.init_clients(task, batch, 0), {}
-    for round_index in range(rounds):
-        message = algorithm.broadcast(server, batch.client_ids)
-        client, uplink = algorithm.client_update(client, message, batch, round_index)
-        server = algorithm.server_update(server, uplink, batch.client_ids)
-    return server, client, uplink
-
-
-def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], rtol=0, atol=1e-10) for n in a)
+def star(backbone: str = "gcn", **values: Any) -> FedStar:
+    algorithm = build("fedstar", backbone, **{"hidden": 8, **values})
+    assert isinstance(algorithm, FedStar)
+    return algorithm
 
 
 def params_of(algorithm: FedStar, batch: GraphBatch) -> dict[str, torch.Tensor]:
@@ -60,9 +47,9 @@ def params_of(algorithm: FedStar, batch: GraphBatch) -> dict[str, torch.Tensor]:
 def test_sharing_nothing_is_local_on_the_same_network(backbone: str, dropout: float) -> None:
     batch = stack(ragged_federation(sparse=True))
     algorithm = star(backbone, share="nothing", dropout=dropout)
-    _, alone, _ = run(algorithm, batch)
-    _, local, _ = run(algorithms.find("local")(backbone=algorithm.network(batch)), batch)
-    assert close(alone.personal, local.gnn)
+    local = algorithms.find("local")(backbone=algorithm.network(batch))
+    ours, theirs = (Play(each, batch, rounds=3) for each in (algorithm, local))
+    assert same(ours.client.personal, theirs.client.gnn, 1e-10)
 
 
 @pytest.mark.parametrize("backbone", KINDS)
@@ -70,17 +57,18 @@ def test_sharing_nothing_is_local_on_the_same_network(backbone: str, dropout: fl
 def test_sharing_everything_is_fedavg_on_the_same_network(backbone: str, reset: bool) -> None:
     batch = stack(ragged_federation(sparse=True))
     algorithm = star(backbone, share="everything", reset_optimizer=reset)
-    server, _, _ = run(algorithm, batch)
-    averaged, _, _ = run(algorithms.find("fedavg")(backbone=algorithm.network(batch), reset_optimizer=reset), batch)
-    assert close(server.shared, averaged.gnn)
+    average = algorithms.find("fedavg")(backbone=algorithm.network(batch), reset_optimizer=reset)
+    ours, theirs = (Play(each, batch, rounds=3) for each in (algorithm, average))
+    assert same(ours.server.shared, theirs.server.gnn, 1e-10)
 
 
 def test_one_client_alone_is_local() -> None:
     batch = stack(ragged_federation(), [1])
     algorithm = star()
-    server, client, _ = run(algorithm, batch)
-    _, local, _ = run(algorithms.find("local")(backbone=algorithm.network(batch)), batch)
-    assert close({**{n: v[None] for n, v in server.shared.items()}, **client.personal}, local.gnn)
+    local = algorithms.find("local")(backbone=algorithm.network(batch))
+    ours, theirs = (Play(each, batch, rounds=3) for each in (algorithm, local))
+    whole = {**{name: value[None] for name, value in ours.server.shared.items()}, **ours.client.personal}
+    assert same(whole, theirs.client.gnn, 1e-10)
 
 
 # ---- what travels -----------------------------------------------------------------------------------
@@ -88,27 +76,25 @@ def test_one_client_alone_is_local() -> None:
 
 @pytest.mark.parametrize("backbone", KINDS)
 def test_only_the_structure_channel_leaves(backbone: str) -> None:
-    batch = stack(ragged_federation())
-    server, client, uplink = run(star(backbone), batch, rounds=1)
+    game = Play(star(backbone), stack(ragged_federation()), rounds=1)
+    server, uplink = game.server, game.uplinks[0]
     layers = ("emb", "conv1", "conv2")
     expected = {f"structure.{layer}.{part}" for layer in layers for part in ("weight", "bias")}
     assert set(part_of(uplink, "shared")) == set(server.shared) == expected
     assert set(uplink) == {f"shared.{name}" for name in expected} | {"num_train"}
-    assert not expected & set(client.personal)
+    assert not expected & set(game.client.personal)
     # nothing that leaves has the width of the features or of the classes
-    assert all(batch.num_features not in value.shape[1:] for value in server.shared.values())
+    assert all(game.batch.num_features not in value.shape for value in server.shared.values())
 
 
 def test_after_a_round_structure_is_common_and_features_are_not() -> None:
-    batch = stack(ragged_federation())
-    algorithm = star()
-    server, client, uplink = run(algorithm, batch)
-    weights = batch.num_train / batch.num_train.sum()
-    for name, value in part_of(algorithm.broadcast(server, batch.client_ids), "shared").items():
+    game = Play(star(), stack(ragged_federation()), rounds=3)
+    weights = game.batch.num_train / game.batch.num_train.sum()
+    for name, value in game.message.items():
         assert torch.equal(value[0], value[1])
-        sent = uplink[f"shared.{name}"]
-        assert torch.allclose(value[0], sum(w * s for w, s in zip(weights, sent, strict=True)), atol=1e-12)
-    assert all(not torch.allclose(value[0], value[1]) for value in client.personal.values())
+        mean = sum(w * sent for w, sent in zip(weights, game.uplinks[-1][name], strict=True))
+        assert torch.allclose(value[0], mean, rtol=0, atol=1e-12)
+    assert all(not torch.allclose(value[0], value[1]) for value in game.client.personal.values())
 
 
 def test_bytes_for_pubmed() -> None:
@@ -168,22 +154,6 @@ def test_without_its_columns_the_structure_channel_is_gone(backbone: str) -> Non
     assert torch.allclose(network.logits(params, batch), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("backbone", ["gcn", "sage", "gat", "mlp"])
-def test_layers_are_those_of_the_backbone(backbone: str) -> None:
-    """A backbone of two layers, and two of our layers with its weights."""
-    batch, plain = stack(ragged_federation()), backbones.make(backbone, hidden=8)
-    task = Task(batch.num_features, batch.num_classes)
-    params = plain.init_params(task, batch, 0, common=False)
-    layer = star(backbone).network(batch).convolution
-    name = "linear" if backbone == "mlp" else "conv"
-    features = batch.rows.features
-    assert isinstance(features, torch.Tensor)
-    hidden = layer.activate(layer(part_of(params, f"{name}1"), features, batch, batch.rows))
-    last = replace(layer, heads=1)
-    expected = last(part_of(params, f"{name}2"), hidden, batch, batch.rows)
-    assert torch.allclose(plain.logits(params, batch), expected, rtol=0, atol=1e-12)
-
-
 def test_a_layer_uses_the_structure_before_it() -> None:
     """x_l meets s_{l-1}, not s_l: the last GCN reaches the logits through W_out alone."""
     batch, algorithm = stack(ragged_federation()), star()
@@ -215,26 +185,6 @@ def test_renaming_nodes_renames_predictions(backbone: str) -> None:
 # ---- settings ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backbone", ["gcn", "sage", "gat", "mlp"])
-@pytest.mark.parametrize("task", [PUBMED, Task(300, 10)])
-def test_matched_networks_have_as_many_weights_as_the_backbone(backbone: str, task: Task) -> None:
-    algorithm = star(backbone, hidden=64, match_parameters=True)
-    target = num_weights(algorithm.backbone.shapes(task))
-    width = algorithm.network(task).hidden
-    step = 8 if backbone == "gat" else 1
-
-    def distance(hidden: int) -> int:
-        other = star(backbone, hidden=hidden)
-        return abs(num_weights(other.network(task).shapes(task)) - target)
-
-    assert width < 64
-    assert distance(width) <= min(distance(width + step), distance(width - step))
-    assert distance(width) < (0.2 if backbone == "gat" else 0.05) * target  # 8 heads: widths in steps of 8
-    batch = stack(ragged_federation())
-    server, _, _ = run(replace(algorithm, backbone=backbones.make(backbone, hidden=16)), batch, rounds=1)
-    assert all(torch.isfinite(value).all() for value in server.shared.values())
-
-
 def test_nothing_is_as_small_as_sgc() -> None:
     """SGC has no hidden layer, so that even one unit of structure is more than it has."""
     network = star("sgc", hidden=64, match_parameters=True).network(PUBMED)
@@ -242,51 +192,9 @@ def test_nothing_is_as_small_as_sgc() -> None:
     assert num_weights(network.shapes(PUBMED)) == 1_503 + 33 + 2 * 2 + 2 * 3
 
 
-@pytest.mark.parametrize("backbone", KINDS)
-def test_starts_from_glorot_whatever_the_backbone_does(backbone: str) -> None:
-    """With U(0, 1) the logits of this deep a network would be in the hundred thousands."""
-    batch = stack(ragged_federation())
-    algorithm = star(backbone, hidden=64, init="uniform01")
-    server = cast(algorithm.init_server(Task(5, 3), 0), torch.float64)
-    client = algorithm.init_clients(Task(5, 3), batch, 0)
-    logits = algorithm.predict(client, algorithm.broadcast(server, batch.client_ids), batch)
-    assert logits.abs().mean() < 1
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("walk_steps", 4),
-        ("degree_buckets", 0),
-        ("degree_scale", "log"),
-        ("isolated_bucket", True),
-        ("head", "published"),
-        ("personal_start", "own"),
-        ("share", "nothing"),
-        ("match_parameters", True),
-        ("reset_optimizer", True),
-        ("local_epochs", 1),
-    ],
-)
-def test_every_setting_changes_something_and_stays_finite(setting: str, value: Any) -> None:
-    batch = stack(ragged_federation())
-    logits = []
-    for algorithm in (star(), replace(star(), **{setting: value})):
-        server, client, _ = run(algorithm, batch)
-        logits.append(algorithm.predict(client, algorithm.broadcast(server, batch.client_ids), batch))
-    assert torch.isfinite(logits[1]).all()
-    assert not torch.equal(*logits)
-
-
-def test_the_published_preset_runs() -> None:
-    from fedspray.runs.settings import RunSettings
-
-    algorithm, rounds = RunSettings(algorithm="fedstar", preset="published").build()
-    assert isinstance(algorithm, FedStar)
-    assert (algorithm.backbone.layers, algorithm.head, rounds.rounds) == (3, "published", 200)
-    batch = stack(ragged_federation())
-    server, _, _ = run(algorithm, batch, rounds=1)
-    assert all(torch.isfinite(value).all() for value in server.shared.values())
+def test_the_published_preset() -> None:
+    algorithm = build("fedstar", preset="published")
+    assert (algorithm.backbone.layers, algorithm.head, algorithm.personal_start) == (3, "published", "own")
 
 
 def test_clients_may_have_different_backbones() -> None:
@@ -322,11 +230,6 @@ def test_bad_settings_are_refused(settings: dict[str, Any], sentence: str) -> No
     assert str(caught.value) == sentence
 
 
-def test_a_foreign_module_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"backbone is 'torch.nn:Bilinear', but fedstar has a network of its own"):
-        FedStar(backbone=backbones.make("torch.nn:Bilinear"))
-
-
 # ---- diagnostics, degenerate clients, effect --------------------------------------------------------
 
 
@@ -350,12 +253,9 @@ def test_diagnostics_by_hand() -> None:
 
 @pytest.mark.parametrize("share", ["structure", "nothing", "everything"])
 def test_awkward_clients_stay_finite(share: str) -> None:
-    batch = stack(awkward_federation())
-    algorithm = star(share=share)
-    server, client, uplink = run(algorithm, batch)
-    json.dumps(algorithm.diagnostics(server, uplink), allow_nan=False)
-    for part in (server, client):
-        assert all(torch.isfinite(value).all() for value in flatten(part).values())
+    game = Play(star(share=share), stack(awkward_federation()), rounds=3)
+    json.dumps(game.record(), allow_nan=False)
+    assert finite(game.server, game.client, game.logits())
 
 
 def structural_federation() -> Federation:
@@ -375,13 +275,7 @@ def structural_federation() -> Federation:
 
 
 def test_structure_that_decides_is_learned() -> None:
-    federation = structural_federation()
-    batch = stack(federation)
-    scores = {}
-    for algorithm in (star("gcn"), algorithms.find("fedavg")(backbone=backbones.make("gcn", hidden=8))):
-        server, client, _ = run(algorithm, batch, rounds=40)
-        logits = algorithm.predict(client, algorithm.broadcast(server, batch.client_ids), batch)
-        right = logits[batch.test].argmax(dim=1) == batch.labels[batch.test]
-        scores[type(algorithm).__name__] = right.double().mean().item()
-    assert scores["FedStar"] > 0.95
-    assert scores["FedStar"] > scores["FedAvg"] + 0.2
+    batch = stack(structural_federation())
+    scores = {name: Play(build(name, hidden=8), batch, rounds=40).accuracy() for name in ("fedstar", "fedavg")}
+    assert scores["fedstar"] > 0.95
+    assert scores["fedstar"] > scores["fedavg"] + 0.2

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conformance.test_contract import Play
+from play import Play
 from toys import ragged_federation, stack
 
 from fedspray import backbones
@@ -20,7 +20,7 @@ from fedspray.nn.tree import Params, expand
 def start(clients: list[list[int]], backbone: str = "gcn", net: dict[str, Any] | None = None, **settings: Any) -> Play:
     federation = ragged_federation()
     algorithm = SCAFFOLD(backbone=backbones.make(backbone, **(net or {"hidden": 8, "init": "glorot"})), **settings)
-    return Play(algorithm, federation, [stack(federation, block) for block in clients])
+    return Play(algorithm, *(stack(federation, block) for block in clients))
 
 
 def pooled_gradient(gnn: Params, batch: GraphBatch, weights: torch.Tensor, weight_decay: float = 0.0) -> Params:
@@ -38,14 +38,11 @@ def backbone_of(gnn: Params) -> Any:
 
 def test_one_client_is_local_sgd() -> None:
     game = start([[1]], net={"hidden": 8, "init": "glorot", "dropout": 0.2, "weight_decay": 0.01}, sgd_lr=0.1)
-    batch, backbone = game.batches[0], game.algorithm.backbone
+    batch, backbone = game.batch, game.algorithm.backbone
     params = {name: value[None].clone().requires_grad_() for name, value in game.server.gnn.items()}
     optimizer = torch.optim.SGD(params.values(), lr=0.1, weight_decay=0.01)
     for index in range(4):
-        # `Play` looks messages up by client id, but there is one row only
-        message = game.algorithm.broadcast(game.server, (1,))
-        game.clients[0], uplink = game.algorithm.client_update(game.clients[0], message, batch, index)
-        game.server = game.algorithm.server_update(game.server, uplink, (1,))
+        game.round(index)
         for epoch in range(5):
             optimizer.zero_grad()
             _, logits = backbone.train_outputs(params, batch, index, epoch)
@@ -53,14 +50,13 @@ def test_one_client_is_local_sgd() -> None:
             optimizer.step()
     for name, value in params.items():
         assert torch.allclose(game.server.gnn[name], value[0], rtol=0, atol=1e-10)
-        assert torch.allclose(game.server.control[name], game.clients[0].control[name][0], rtol=0, atol=1e-10)
+        assert torch.allclose(game.server.control[name], game.client.control[name][0], rtol=0, atol=1e-10)
 
 
 def test_one_step_is_a_step_on_all_data_together() -> None:
     game = start([[0, 1, 2]], sgd_lr=0.1, local_epochs=1)
     for index in range(3):  # with E = 1 the corrections cancel in every round
-        batch = game.batches[0]
-        gradient = pooled_gradient(game.server.gnn, batch, batch.num_train)
+        gradient = pooled_gradient(game.server.gnn, game.batch, game.batch.num_train)
         expected = {name: value - 0.1 * gradient[name] for name, value in game.server.gnn.items()}
         game.round(index)
         for name, value in expected.items():
@@ -73,9 +69,9 @@ def test_after_one_step_the_control_is_the_gradient() -> None:
         at = game.server.gnn
         game.round(index)
     for k in range(3):
-        own = pooled_gradient(at, game.batches[0], torch.eye(3, dtype=torch.float64)[k])
+        own = pooled_gradient(at, game.batch, torch.eye(3, dtype=torch.float64)[k])
         for name, value in own.items():
-            assert torch.allclose(game.clients[0].control[name][k], value, rtol=0, atol=1e-12)
+            assert torch.allclose(game.client.control[name][k], value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("weighting", ["train", "uniform"])
@@ -84,14 +80,7 @@ def test_the_servers_control_is_the_mean_of_the_clients(weighting: str) -> None:
     game = start([[0], [1], [2]], weighting=weighting)
     trained: set[int] = set()
     for index, ids in enumerate([[1], [0, 1], [2, 0], [1, 2], [0]]):
-        downlink = game.algorithm.broadcast(game.server, ids)
-        uplinks = []
-        for row, k in enumerate(ids):
-            message = {name: value[row : row + 1] for name, value in downlink.items()}
-            game.clients[k], uplink = game.algorithm.client_update(game.clients[k], message, game.batches[k], index)
-            uplinks.append(uplink)
-        joined = {name: torch.cat([uplink[name] for uplink in uplinks]) for name in uplinks[0]}
-        game.server = game.algorithm.server_update(game.server, joined, ids)
+        game.round(index, ids)
         trained |= set(ids)
         sizes = torch.tensor([float(game.batches[k].num_train[0]) for k in sorted(trained)], dtype=torch.float64)
         weights = sizes if weighting == "train" else torch.ones_like(sizes)
@@ -114,8 +103,7 @@ def test_control_removes_the_bias_of_local_steps() -> None:
             if not controlled:
                 game.clients[0], game.server = zeros[0], replace(game.server, control=zeros[1])
             game.round(index)
-        batch = game.batches[0]
-        gradient = pooled_gradient(game.server.gnn, batch, batch.num_train, weight_decay=0.05)
+        gradient = pooled_gradient(game.server.gnn, game.batch, game.batch.num_train, weight_decay=0.05)
         lengths[controlled] = sum(float(value.square().sum()) for value in gradient.values()) ** 0.5
     assert lengths[False] > 1e-3
     assert lengths[True] < 1e-6
@@ -133,7 +121,7 @@ def test_the_servers_step_can_be_shorter() -> None:
 def test_lengths_are_recorded() -> None:
     game = start([[0, 1, 2]])
     game.round(0)
-    found = game.algorithm.diagnostics(game.server, game.uplinks[-1])
+    found = game.record()
     assert found["control"] > 0
     assert len(found["control_change"]) == 3
 

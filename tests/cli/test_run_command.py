@@ -179,31 +179,3 @@ def test_predict_refuses_what_does_not_fit(tmp_path: Path, capsys: pytest.Captur
     assert sentence == "the graph has 4 features per node, but this model was trained on 32"
     assert "is missing" in refused(capsys, "predict", "--model", "no.safetensors", "--graph", "x.npz", "--out", out)
     assert not Path(out).exists()
-
-
-def test_algorithms_are_listed_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["algorithms", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert {"fedspray", "fedspray-plus", "fedspray-no-proxies", "fedavg", "local"} <= {row["name"] for row in rows}
-    for row in rows:
-        assert row["summary"]
-        assert row["citation"]
-        assert all(setting["description"] for setting in row["settings"])
-    assert run_command(["algorithms", "fedspray"]) == 0
-    assert "distill_weight" in capsys.readouterr().out
-
-
-def test_an_algorithm_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from fedspray.algorithms.fedavg import FedAvg\n\n"
-        "@dataclass(frozen=True, kw_only=True)\n"
-        "class Mine(FedAvg):\n"
-        "    summary = 'mine'\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    summary = run_json(capsys, *SMALL, "--algorithm", "mine:Mine", "--out", str(tmp_path / "run"))
-    assert summary["algorithm"] == "mine:Mine"
-    assert summary["seeds"][0]["bytes_up"] > 0

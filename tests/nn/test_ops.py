@@ -125,3 +125,20 @@ def test_sums_and_means_by_client() -> None:
 def test_weighted_mean() -> None:
     values = torch.tensor([[1.0], [4.0]])
     assert ops.weighted_mean(values, torch.tensor([1.0, 2.0])) == 3.0  # (1·1 + 2·4) / 3
+
+
+def test_squared_distance_and_its_gradient() -> None:
+    own = {"a": torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)}
+    centre = {"a": torch.tensor([0.5, 4.0])}
+    distances = ops.squared_distance(own, centre)
+    assert distances.tolist() == [0.25 + 4.0, 6.25 + 0.0]
+    (0.1 / 2 * distances).sum().backward()  # type: ignore[no-untyped-call]
+    assert own["a"].grad is not None
+    assert torch.allclose(own["a"].grad, 0.1 * (own["a"].detach() - centre["a"]))
+
+
+def test_a_distance_that_is_rounding_has_no_gradient() -> None:
+    own = {"a": torch.full((1, 3), 1e-9, dtype=torch.float64, requires_grad=True)}
+    ops.squared_distance(own, {"a": torch.zeros(3, dtype=torch.float64)}).sum().backward()  # type: ignore[no-untyped-call]
+    assert own["a"].grad is not None
+    assert not own["a"].grad.any()

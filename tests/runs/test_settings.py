@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,8 @@ def test_presets_are_sets_of_settings_and_values_override_them() -> None:
         ({"algorithm": "fedsprai"}, "unknown algorithm 'fedsprai': choose one of"),
         ({"values": {"distil_weight": 1}}, "unknown setting 'distil_weight': the nearest is 'distill_weight'"),
         ({"values": {"distill_weight": "much"}}, "distill_weight is 'much', but must be a number"),
+        ({"values": {"distill_weight": "inf"}}, "distill_weight is 'inf', but must be a finite number"),
+        ({"values": {"lr": float("nan")}}, "lr is nan, but must be a finite number"),
         ({"values": {"hidden": 2.5}}, "hidden is 2.5, but must be a whole number"),
         ({"values": {"reset_optimizer": "maybe"}}, "reset_optimizer is 'maybe', but must be true or false"),
         ({"algorithm": "local", "values": {"gnn_start": "x"}}, "gnn_start is 'x', but must be one of common, own"),
@@ -77,3 +80,24 @@ def test_backbones_of_clients_are_refused_by_name(settings: dict[str, Any], sent
 )
 def test_values_are_read_by_their_type(value: Any, kind: str, expected: Any) -> None:
     assert parse("x", value, kind) == expected
+
+
+def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's file need not begin with ``from __future__ import annotations``."""
+    body = (
+        "from dataclasses import dataclass\n"
+        "from fedspray.algorithms.fedavg import FedAvg\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(FedAvg):\n"
+        "    share: float = 0.5\n"
+        "    limit: int | None = 3\n"
+        "    levels: tuple[int, ...] = ()\n"
+    )
+    (tmp_path / "typed.py").write_text(body)
+    (tmp_path / "texts.py").write_text(f"from __future__ import annotations\n{body}")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("typed", "texts"):
+        algorithm, _ = RunSettings(algorithm=f"{module}:Mine", values={"share": "1", "limit": "none"}).build()
+        assert (describe(algorithm)["share"], describe(algorithm)["limit"]) == (1.0, None)
+        with pytest.raises(InputError, match=r"levels is '1 2', but must be tuple\[int, \.\.\.\]"):
+            RunSettings(algorithm=f"{module}:Mine", values={"levels": "1 2"}).build()

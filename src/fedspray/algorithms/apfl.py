@@ -25,22 +25,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms._averaging import AveragingServer, ServerState
+from fedspray.algorithms.base import supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
-from fedspray.seeds import torch_generator
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The shared model w, without a client axis."""
-
-    gnn: Params
+from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class ClientState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class APFL(Algorithm[ServerState, ClientState]):
+class APFL(AveragingServer[ClientState]):
     """A personal model mixed with the shared one, by a learned weight."""
 
     summary: ClassVar[str] = "personal GNN mixed with the averaged one; every client learns the mixing weight"
@@ -100,20 +93,10 @@ class APFL(Algorithm[ServerState, ClientState]):
 
     # ---- server -----------------------------------------------------------------------------------
 
-    def init_server(self, task: Task, seed: int) -> ServerState:
-        """The same draw that FedAvg and Local start from."""
-        return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
-
-    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
-        """The shared model for everyone."""
-        return prefixed("gnn", expand(server.gnn, len(client_ids)))
-
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """The mean of the clients' copies of w; a client without training nodes has no say."""
         weights = message["num_train"] if self.weighting == "train" else message["num_train"].sign()
-        if not weights.any():
-            return server
-        return ServerState({name: ops.weighted_mean(v, weights) for name, v in part_of(message, "gnn").items()})
+        return super().server_update(server, {**message, "num_train": weights}, client_ids)
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """α of every client that trained, in the order of the record's ``trained``."""

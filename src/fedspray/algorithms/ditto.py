@@ -16,19 +16,19 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms import fedavg
+from fedspray.algorithms import _averaging
 from fedspray.algorithms.base import Outputs, supervised_loss
-from fedspray.algorithms.fedprox import squared_distance
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, part_of, training_only
+from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientState(fedavg.ClientState):
+class ClientState(_averaging.ClientState):
     """FedAvg's, and the personal model."""
 
     personal: Params
@@ -36,16 +36,18 @@ class ClientState(fedavg.ClientState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto(fedavg.FedAvg):
+class Ditto(_averaging.AveragingServer[ClientState]):
     """FedAvg, and a personal GNN beside it that stays near the global one."""
 
     summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
     citation: ClassVar[str] = "Li et al., ICML 2021"
     loss_sees_weights: ClassVar[bool] = True
     uplink: ClassVar[dict[str, str]] = {
-        **fedavg.FedAvg.uplink,
+        **_averaging.AveragingServer.uplink,
         "distance": "length of (personal GNN - global GNN as received)",
     }
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"local_epochs": 10}}
 
     proximal_weight: float = setting(
         1.0, "weight of the squared distance between personal and global GNN (λ); 0 is Local exactly"
@@ -62,30 +64,31 @@ class Ditto(fedavg.FedAvg):
         empty = self.empty_optimizer(gnn, batch)
         return ClientState(gnn_optimizer=empty, personal=gnn, personal_optimizer=empty)
 
-    def client_update(  # type: ignore[override]  # a class and its states belong together
+    def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """FedAvg's steps, then as many for the personal model, both from the model as received."""
-        shared, uplink = super().client_update(client, message, batch, seed)
         received = part_of(message, "gnn")
+        shared, shared_optimizer = self.fit(
+            received, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch)
+        )
 
         def loss(out: Outputs) -> Tensor:
             supervised = supervised_loss(out.logits, batch)
             if self.proximal_weight == 0:
                 return supervised
-            return supervised + self.proximal_weight / 2 * squared_distance(out.params, received)
+            return supervised + self.proximal_weight / 2 * ops.squared_distance(out.params, received)
 
         # The round's seed serves both models: with dropout, each sees the masks that it would see alone.
         personal, optimizer = self.fit(client.personal, client.personal_optimizer, batch, seed, loss)
-        uplink["distance"] = squared_distance(personal, received).sqrt()
-        return ClientState(gnn_optimizer=shared.gnn_optimizer, personal=personal, personal_optimizer=optimizer), uplink
+        distance = ops.squared_distance(personal, received).sqrt()
+        uplink = {**prefixed("gnn", shared), "num_train": batch.num_train, "distance": distance}
+        return ClientState(gnn_optimizer=shared_optimizer, personal=personal, personal_optimizer=optimizer), uplink
 
-    def predict(  # type: ignore[override]
-        self, client: ClientState, message: Message, batch: GraphBatch
-    ) -> Tensor:
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The personal model."""
         return self.backbone.logits(client.personal, batch)
 
-    def diagnostics(self, server: fedavg.ServerState, message: Message) -> dict[str, Any]:
+    def diagnostics(self, server: _averaging.ServerState, message: Message) -> dict[str, Any]:
         """``distance``: of each client's personal model from the global one that it received."""
         return {"distance": message["distance"].tolist()}

@@ -14,7 +14,7 @@ The personal sparse masks and the proximal term of the paper are left out; docs/
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms._averaging import ReceivingClients
+from fedspray.algorithms._personal import PersonalModels
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
-from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 from fedspray.seeds import generator, torch_generator
 
 
@@ -46,27 +46,16 @@ class ProxyGraph:
 
 
 @dataclass(frozen=True)
-class ServerState:
-    """One model for each client that was seen so far, and what compares them."""
+class ServerState(PersonalModels):
+    """The clients' models, and what compares them."""
 
-    start: Params
-    """The initial model, without a client axis: what a client gets that was not seen yet."""
-    gnn: Params
-    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
     proxy: ProxyGraph
     similarity: Tensor
     """[K, K]: cosines of the clients that took part last."""
 
 
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps its optimizer only."""
-
-    gnn_optimizer: AdamState = training_only()
-
-
 @dataclass(frozen=True, kw_only=True)
-class FedPub(Algorithm[ServerState, ClientState]):
+class FedPub(ReceivingClients[ServerState]):
     """Personal averages by the similarity of what the models compute on a random graph."""
 
     summary: ClassVar[str] = "personal averages among models that act alike on a random graph (no masks)"
@@ -109,8 +98,6 @@ class FedPub(Algorithm[ServerState, ClientState]):
                 f"{self.proxy_density}: needed are at least one block and node, and a density between 0 and 1"
             )
 
-    # ---- server -----------------------------------------------------------------------------------
-
     def init_server(self, task: Task, seed: int) -> ServerState:
         """The draw that Local's common start uses, and the random graph; no client is known yet."""
         start = self.backbone.draw(task, torch_generator(seed, "backbone"))
@@ -131,19 +118,14 @@ class FedPub(Algorithm[ServerState, ClientState]):
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
         """Each client's own average."""
-        known = _grown(server, client_ids)
-        return prefixed("gnn", {name: value[list(client_ids)] for name, value in known.items()})
+        return prefixed("gnn", server.of(client_ids))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """A new average for every client that took part; the others keep theirs."""
-        sent, rows = part_of(message, "gnn"), torch.tensor(client_ids)
+        sent = part_of(message, "gnn")
         similarity = self._similarity(sent, server.proxy)
-        shares = self._shares(similarity, message["num_train"])
-        gnn = {
-            name: value.index_copy(0, rows, torch.tensordot(shares, sent[name], dims=1))
-            for name, value in _grown(server, client_ids).items()
-        }
-        return ServerState(server.start, gnn, server.proxy, similarity)
+        gnn = server.mixed(sent, self._shares(similarity, message["num_train"]), client_ids)
+        return replace(server, gnn=gnn, similarity=similarity)
 
     def _similarity(self, gnn: Params, proxy: ProxyGraph) -> Tensor:
         """[K, K]: cosines of the functional embeddings."""
@@ -174,36 +156,3 @@ class FedPub(Algorithm[ServerState, ClientState]):
             name: [[round(value, 4) for value in row] for row in matrix.tolist()]
             for name, matrix in (("similarity", server.similarity), ("shares", shares))
         }
-
-    # ---- client -----------------------------------------------------------------------------------
-
-    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """An empty optimizer."""
-        gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(self.empty_optimizer(gnn, batch))
-
-    def client_update(
-        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
-    ) -> tuple[ClientState, Message]:
-        """E steps from the client's own average."""
-        gnn, optimizer = self.fit(
-            part_of(message, "gnn"),
-            client.gnn_optimizer,
-            batch,
-            seed,
-            lambda out: supervised_loss(out.logits, batch),
-        )
-        return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
-
-    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The client's own average."""
-        return self.backbone.logits(part_of(message, "gnn"), batch)
-
-
-def _grown(server: ServerState, client_ids: Sequence[int]) -> Params:
-    """The models with a row for each of these clients; a client not seen before has the initial model."""
-    count = max(client_ids, default=-1) + 1
-    return {
-        name: torch.cat([value, server.start[name].expand(max(0, count - len(value)), *value.shape[1:])])
-        for name, value in server.gnn.items()
-    }

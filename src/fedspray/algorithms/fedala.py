@@ -15,14 +15,13 @@ W = 1 is FedAvg, W = 0 is Local. docs/algorithms/fedala.md lists the deviations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms import fedavg
+from fedspray.algorithms import _averaging
 from fedspray.algorithms.base import supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -34,7 +33,7 @@ from fedspray.seeds import stream_key, torch_generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientState(fedavg.ClientState):
+class ClientState(_averaging.ClientState):
     """FedAvg's, the client's own model and the shares."""
 
     gnn: Params
@@ -46,12 +45,15 @@ class ClientState(fedavg.ClientState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedALA(fedavg.FedAvg):
+class FedALA(_averaging.AveragingServer[ClientState]):
     """Federated averaging; clients mix the global model into their own by learned shares."""
 
     summary: ClassVar[str] = "FedAvg; each client learns, weight by weight, how much of the global GNN it takes"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023"
-    uplink: ClassVar[dict[str, str]] = {**fedavg.FedAvg.uplink, "mean_share": "mean of the learned shares"}
+    uplink: ClassVar[dict[str, str]] = {
+        **_averaging.AveragingServer.uplink,
+        "mean_share": "mean of the learned shares",
+    }
 
     mixed_layers: int = setting(1, "layers that are mixed, counted from the output (p); 0 is FedAvg")
     share_lr: float = setting(1.0, "step size for the shares (η); 0 keeps them as they start")
@@ -76,7 +78,7 @@ class FedALA(fedavg.FedAvg):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The client's model is the initial global one; shares are all alike."""
         gnn = self.backbone.init_params(task, batch, seed)
-        layers = [list(layer) for _, layer in groupby(gnn, key=lambda name: name.rsplit(".", 1)[0])]
+        layers = self.backbone.layer_names(task)
         mixed = [name for layer in layers[max(len(layers) - self.mixed_layers, 0) :] for name in layer]
         shares = {name: torch.full_like(gnn[name], self.share_start) for name in mixed}
         return ClientState(
@@ -86,7 +88,7 @@ class FedALA(fedavg.FedAvg):
             learned=torch.zeros(batch.num_clients, dtype=batch.dtype),
         )
 
-    def client_update(  # type: ignore[override]  # a class and its states belong together
+    def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """Learns the shares, mixes, and takes E steps from there."""
@@ -99,13 +101,11 @@ class FedALA(fedavg.FedAvg):
         uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train, "mean_share": _mean(shares, batch)}
         return ClientState(gnn_optimizer=optimizer, gnn=gnn, shares=shares, learned=learned), uplink
 
-    def predict(  # type: ignore[override]
-        self, client: ClientState, message: Message, batch: GraphBatch
-    ) -> Tensor:
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The mix of both models."""
         return self.backbone.logits(_mix(client.gnn, part_of(message, "gnn"), client.shares), batch)
 
-    def diagnostics(self, server: fedavg.ServerState, message: Message) -> dict[str, Any]:
+    def diagnostics(self, server: _averaging.ServerState, message: Message) -> dict[str, Any]:
         """``mean_share``: how much of the global model each client that trained takes, on average."""
         return {"mean_share": message["mean_share"].tolist()}
 

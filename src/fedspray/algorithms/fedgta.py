@@ -25,36 +25,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms._averaging import ClientState, ReceivingClients
+from fedspray.algorithms._personal import PersonalModels
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import ops
-from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
 
 
-@dataclass(frozen=True)
-class ServerState:
-    """One model for each client that was seen so far."""
-
-    start: Params
-    """The initial model, without a client axis: what a client gets that was not seen yet."""
-    gnn: Params
-    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps its optimizer only."""
-
-    gnn_optimizer: AdamState = training_only()
-
-
 @dataclass(frozen=True, kw_only=True)
-class FedGTA(Algorithm[ServerState, ClientState]):
+class FedGTA(ReceivingClients[PersonalModels]):
     """Personal averages among clients with similar mixed moments, weighted by smoothing confidence."""
 
     summary: ClassVar[str] = "personal averages among clients whose label-propagated predictions are alike"
@@ -99,25 +82,19 @@ class FedGTA(Algorithm[ServerState, ClientState]):
 
     # ---- server -----------------------------------------------------------------------------------
 
-    def init_server(self, task: Task, seed: int) -> ServerState:
+    def init_server(self, task: Task, seed: int) -> PersonalModels:
         """The same draw that Local's common start uses; no client is known yet."""
         start = self.backbone.draw(task, torch_generator(seed, "backbone"))
-        return ServerState(start, expand(start, 0))
+        return PersonalModels(start, expand(start, 0))
 
-    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+    def broadcast(self, server: PersonalModels, client_ids: Sequence[int]) -> Message:
         """Each client's own average."""
-        known = _grown(server, client_ids)
-        return prefixed("gnn", {name: value[list(client_ids)] for name, value in known.items()})
+        return prefixed("gnn", server.of(client_ids))
 
-    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+    def server_update(self, server: PersonalModels, message: Message, client_ids: Sequence[int]) -> PersonalModels:
         """A new average for every client that took part; the others keep theirs."""
-        shares, rows = self._shares(message), torch.tensor(client_ids)
-        sent = part_of(message, "gnn")
-        gnn = {
-            name: value.index_copy(0, rows, torch.tensordot(shares, sent[name], dims=1))
-            for name, value in _grown(server, client_ids).items()
-        }
-        return ServerState(server.start, gnn)
+        gnn = server.mixed(part_of(message, "gnn"), self._shares(message), client_ids)
+        return PersonalModels(server.start, gnn)
 
     def _shares(self, message: Message) -> Tensor:
         """[K, K]: row k is how much of each client's model goes into client k's."""
@@ -132,7 +109,7 @@ class FedGTA(Algorithm[ServerState, ClientState]):
         # Among clients without training nodes nobody has learned anything: each keeps what it has.
         return torch.where(totals > 0, shares / totals.clamp(min=1e-30), itself.to(weights.dtype))
 
-    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
+    def diagnostics(self, server: PersonalModels, message: Message) -> dict[str, Any]:
         """Confidences, and whose models went into whose, in the order of the record's ``trained``."""
         shares = self._shares(message)
         return {
@@ -142,29 +119,18 @@ class FedGTA(Algorithm[ServerState, ClientState]):
 
     # ---- client -----------------------------------------------------------------------------------
 
-    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """An empty optimizer."""
-        gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(self.empty_optimizer(gnn, batch))
-
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps from the client's own average, then moments and confidence of the trained model."""
-        gnn, optimizer = self.fit(
-            part_of(message, "gnn"),
-            client.gnn_optimizer,
-            batch,
-            seed,
-            lambda out: supervised_loss(out.logits, batch),
-        )
+        client, uplink = super().client_update(client, message, batch, seed)
+        gnn = part_of(uplink, "gnn")
         propagated = self._propagate(self.backbone.logits(gnn, batch).softmax(dim=1), batch)
-        uplink = {
+        return client, {
             **prefixed("gnn", gnn),
             "moments": self._moments(_soften(propagated, batch), batch),
             "confidence": _confidence(_soften(propagated / self.temperature, batch), batch),
         }
-        return ClientState(optimizer), uplink
 
     def _propagate(self, predictions: Tensor, batch: GraphBatch) -> Tensor:
         """Label propagation from the training labels and, elsewhere, the predictions: [N, C]."""
@@ -191,19 +157,6 @@ class FedGTA(Algorithm[ServerState, ClientState]):
                 power = power * values
                 found.append(mean(power))
         return torch.cat(found, dim=1)
-
-    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The client's own average."""
-        return self.backbone.logits(part_of(message, "gnn"), batch)
-
-
-def _grown(server: ServerState, client_ids: Sequence[int]) -> Params:
-    """The models with a row for each of these clients; a client not seen before has the initial model."""
-    count = max(client_ids, default=-1) + 1
-    return {
-        name: torch.cat([value, server.start[name].expand(max(0, count - len(value)), *value.shape[1:])])
-        for name, value in server.gnn.items()
-    }
 
 
 def _with_labels(values: Tensor, batch: GraphBatch) -> Tensor:

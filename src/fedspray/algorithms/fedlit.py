@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedspray.algorithms._personal import grow
 from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import Drop, Dropout, setting
 from fedspray.data.batch import GraphBatch
@@ -215,7 +216,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         if self.share == "nothing":
             return {}
         shared = expand({**prefixed("gnn", server.gnn), "centres": server.centres}, len(client_ids))
-        return {**shared, "order": _grown(server.orders, client_ids)[list(client_ids)]}
+        return {**shared, "order": self._grown(server.orders, client_ids)[list(client_ids)]}
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """Aligns the clients' types with the server's and averages."""
@@ -232,10 +233,13 @@ class FedLit(Algorithm[ServerState, ClientState]):
                 gnn[name] = _mean_by_type(_ordered(sent, orders), by_type, server.gnn[name])
             else:
                 gnn[name] = ops.weighted_mean(sent, weights) if weights.any() else server.gnn[name]
-        known = _grown(server.orders, client_ids).clone()
-        known[list(client_ids)] = orders
+        known = self._grown(server.orders, client_ids).index_copy(0, torch.tensor(client_ids), orders)
         reference = self._reference(server, message)
         return ServerState(gnn, _mean_by_type(centres, has, reference), known, cosines, counts)
+
+    def _grown(self, orders: Tensor, client_ids: Sequence[int]) -> Tensor:
+        """The orders with rows for these clients too: one that never sent anything has nothing to reorder."""
+        return grow(orders, client_ids, torch.arange(self.link_types))
 
     def _reference(self, server: ServerState, message: Message) -> Tensor:
         """What types are matched with: the server's centres, at first those of the client with most edges."""
@@ -346,10 +350,3 @@ def _mean_by_type(values: Tensor, weights: Tensor, otherwise: Tensor) -> Tensor:
     shares = (weights / total.clamp(min=1e-12)).to(values.dtype)
     means = torch.einsum("kt,kt...->t...", shares, values)
     return torch.where((total > 0).view(-1, *[1] * (values.dim() - 2)), means, otherwise)
-
-
-def _grown(orders: Tensor, client_ids: Sequence[int]) -> Tensor:
-    """The orders with rows for these clients too: one that never sent anything has nothing to reorder."""
-    missing = max(client_ids, default=-1) + 1 - len(orders)
-    fresh = torch.arange(orders.shape[1]).expand(max(0, missing), -1)
-    return torch.cat([orders, fresh])

@@ -11,30 +11,28 @@ which is then cut inside: its bias stays, its matrix travels. docs/algorithms/fe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms import fedavg
+from fedspray.algorithms import _averaging
 from fedspray.algorithms.base import supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn.tree import Message, Params, part_of, prefixed
-from fedspray.seeds import torch_generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientState(fedavg.ClientState):
+class ClientState(_averaging.ClientState):
     """FedAvg's (its optimizer covers all layers), and the personal layers."""
 
     personal: Params
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer(fedavg.FedAvg):
+class FedPer(_averaging.AveragingServer[ClientState]):
     """Federated averaging of all but the top layers."""
 
     summary: ClassVar[str] = "shared lower layers, averaged; personal output layer"
@@ -60,18 +58,16 @@ class FedPer(fedavg.FedAvg):
 
     def personal_names(self, task: Task) -> list[str]:
         """The weights that stay at their client."""
-        names = list(self.backbone.shapes(task))
-        layers = [list(layer) for _, layer in groupby(names, key=lambda name: name.rsplit(".", 1)[0])]
+        layers = self.backbone.layer_names(task)
         if len(layers) == 1:
-            layers = [[name] for name in names]
+            layers = [[name] for name in layers[0]]
         shared = max(len(layers) - self.personal_layers, 0)
         return [name for layer in layers[shared:] for name in layer]
 
-    def init_server(self, task: Task, seed: int) -> fedavg.ServerState:
+    def init_server(self, task: Task, seed: int) -> _averaging.ServerState:
         """The shared part of FedAvg's draw."""
-        personal = self.personal_names(task)
-        drawn = self.backbone.draw(task, torch_generator(seed, "backbone"))
-        return fedavg.ServerState({name: value for name, value in drawn.items() if name not in personal})
+        personal, whole = self.personal_names(task), super().init_server(task, seed).gnn
+        return _averaging.ServerState({name: value for name, value in whole.items() if name not in personal})
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The personal part of the same draw (or of one for each client), and an empty optimizer."""
@@ -79,7 +75,7 @@ class FedPer(fedavg.FedAvg):
         personal = {name: gnn[name] for name in self.personal_names(task)}
         return ClientState(gnn_optimizer=self.empty_optimizer(gnn, batch), personal=personal)
 
-    def client_update(  # type: ignore[override]  # a class and its states belong together
+    def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps on all layers together."""
@@ -94,8 +90,6 @@ class FedPer(fedavg.FedAvg):
         uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train}
         return ClientState(gnn_optimizer=optimizer, personal=personal), uplink
 
-    def predict(  # type: ignore[override]
-        self, client: ClientState, message: Message, batch: GraphBatch
-    ) -> Tensor:
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The shared layers as received, under the client's own."""
         return self.backbone.logits(part_of(message, "gnn") | client.personal, batch)

@@ -13,16 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedspray.algorithms.base import Outputs, supervised_loss
 from fedspray.algorithms.fedavg import ClientState, FedAvg, ServerState
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.errors import InputError
-from fedspray.nn.tree import Message, Params, part_of, prefixed
+from fedspray.nn import ops
+from fedspray.nn.tree import Message, part_of, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +49,11 @@ class FedProx(FedAvg):
             supervised = supervised_loss(out.logits, batch)
             if self.proximal_weight == 0:
                 return supervised
-            return supervised + self.proximal_weight / 2 * squared_distance(out.params, start)
+            return supervised + self.proximal_weight / 2 * ops.squared_distance(out.params, start)
 
         gnn, optimizer = self.fit(start, client.gnn_optimizer, batch, seed, loss)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """``distance``: of each client that trained from the new average, ‖θ_k - θ‖."""
-        return {"distance": squared_distance(part_of(message, "gnn"), server.gnn).sqrt().tolist()}
-
-
-def squared_distance(params: Params, centre: Params) -> Tensor:
-    """‖a - b‖² over all weights of each client: [K, …] and [K, …] or […] → [K].
-
-    Gaps below a millionth count as 0. They are rounding, and Adam would make steps of full size of them.
-    """
-    gaps = [functional.hardshrink(value - centre[name], 1e-6).flatten(1) for name, value in params.items()]
-    return torch.stack([gap.square().sum(dim=1) for gap in gaps]).sum(dim=0)
+        return {"distance": ops.squared_distance(part_of(message, "gnn"), server.gnn).sqrt().tolist()}

@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms._averaging import ReceivingClients
+from fedspray.algorithms._cuts import cosines, linkage_cut, minimum_cut, similarity_gap
+from fedspray.algorithms._personal import grow
 from fedspray.backbones.base import setting
-from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.nn import ops
-from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
 
 OUTCOMES = ("absent", "warm-up", "small", "young", "agree", "unknown", "gap", "split", "new")
@@ -68,15 +68,8 @@ class ServerState:
     tests: Tests
 
 
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps its optimizer only."""
-
-    gnn_optimizer: AdamState = training_only()
-
-
 @dataclass(frozen=True, kw_only=True)
-class GCFL(Algorithm[ServerState, ClientState]):
+class GCFL(ReceivingClients[ServerState]):
     """FedAvg inside clusters of clients whose updates agree."""
 
     summary: ClassVar[str] = "one GNN for each cluster; clusters split where updates disagree"
@@ -107,8 +100,6 @@ class GCFL(Algorithm[ServerState, ClientState]):
         "minimum cut of relu(cos), minimum cut of cos+1, or complete linkage of cos (complete)",
         choices=("relu", "cos+1", "complete"),
     )
-
-    # ---- server -----------------------------------------------------------------------------------
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """One cluster, with the draw that FedAvg and Local start from."""
@@ -240,69 +231,6 @@ class GCFL(Algorithm[ServerState, ClientState]):
             record["gap"].append(gap if outcome in ("gap", "split") else None)
         return record
 
-    # ---- client -----------------------------------------------------------------------------------
-
-    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """An empty optimizer."""
-        gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(self.empty_optimizer(gnn, batch))
-
-    def client_update(
-        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
-    ) -> tuple[ClientState, Message]:
-        """E steps from the cluster's model."""
-        gnn, optimizer = self.fit(
-            part_of(message, "gnn"),
-            client.gnn_optimizer,
-            batch,
-            seed,
-            lambda out: supervised_loss(out.logits, batch),
-        )
-        return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
-
-    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The cluster's model."""
-        return self.backbone.logits(part_of(message, "gnn"), batch)
-
-
-# ---- similarity and cuts ----------------------------------------------------------------------------
-
-
-def cosines(updates: Tensor) -> Tensor:
-    """[m, P] → [m, m]; an update of 0 is similar to nothing, itself included."""
-    directions = updates / updates.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    products: Tensor = directions @ directions.T
-    return products.clamp(-1, 1)
-
-
-def minimum_cut(weights: Tensor) -> Tensor:
-    """One side of Stoer and Wagner's global minimum cut of a complete graph with these weights: [m, m] → bool [m]."""
-    import networkx as nx
-
-    values = weights.tolist()
-    graph = nx.complete_graph(len(values))
-    nx.set_edge_attributes(graph, {(i, j): values[i][j] for i, j in graph.edges}, "weight")
-    _, (side, _) = nx.stoer_wagner(graph)
-    return torch.isin(torch.arange(len(weights)), torch.tensor(side))
-
-
-def linkage_cut(similarities: Tensor) -> Tensor:
-    """The last merge of agglomerative clustering with complete linkage: [m, m] → bool [m]."""
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
-
-    distances = squareform(1 - similarities.double().numpy(), checks=False)
-    labels = torch.from_numpy(fcluster(linkage(distances, "complete"), 2, "maxclust"))
-    return labels == labels[0]
-
-
-def similarity_gap(similarities: Tensor, part: Tensor) -> float:
-    """Mean similarity of the pairs inside the two parts minus that of the pairs across."""
-    same = part[:, None] == part[None, :]
-    pairs = torch.ones_like(same).triu(diagonal=1)
-    inside, across = similarities[same & pairs], similarities[~same & pairs]
-    return float((inside.mean() if len(inside) else 1.0) - across.mean())
-
 
 def _norms(updates: Tensor) -> tuple[float, float]:
     """δ_mean and δ_max; 0 if nobody trained."""
@@ -316,12 +244,9 @@ def _norms(updates: Tensor) -> tuple[float, float]:
 
 def _grown(server: ServerState, client_ids: Sequence[int]) -> ServerState:
     """Room for clients that are heard of for the first time."""
-    new = max(client_ids, default=-1) + 1 - len(server.cluster_of)
-    if new <= 0:
-        return server
     names = ("cluster_of", "seen", "norms", "norm_counts")
-    old = {name: getattr(server, name) for name in names}
-    longer: Any = {name: torch.cat([v, v.new_zeros(new, *v.shape[1:])]) for name, v in old.items()}
+    rows = {name: getattr(server, name) for name in names}
+    longer: Any = {name: grow(value, client_ids, value.new_zeros(())) for name, value in rows.items()}
     return replace(server, **longer)
 
 

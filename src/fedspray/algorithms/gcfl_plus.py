@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedspray.algorithms._averaging import ClientState
 from fedspray.algorithms.base import Outputs, supervised_loss
-from fedspray.algorithms.gcfl import GCFL, ClientState, ServerState
+from fedspray.algorithms.gcfl import GCFL, ServerState
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.errors import InputError

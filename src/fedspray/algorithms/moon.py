@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms import fedavg
+from fedspray.algorithms import _averaging
 from fedspray.algorithms.base import Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -31,14 +31,14 @@ from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientState(fedavg.ClientState):
+class ClientState(_averaging.ClientState):
     """FedAvg's, and the model that the client sent last."""
 
     previous: Params = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MOON(fedavg.FedAvg):
+class MOON(_averaging.AveragingServer[ClientState]):
     """Federated averaging; representations are drawn to the global model's and away from the last local one's."""
 
     summary: ClassVar[str] = "FedAvg; clients keep their representations near the global GNN's by contrast"
@@ -63,7 +63,7 @@ class MOON(fedavg.FedAvg):
         gnn = self.backbone.init_params(task, batch, seed)
         return ClientState(gnn_optimizer=self.empty_optimizer(gnn, batch), previous=gnn)
 
-    def client_update(  # type: ignore[override]  # a class and its states belong together
+    def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps from the global model, with the contrastive term."""
@@ -72,6 +72,10 @@ class MOON(fedavg.FedAvg):
         gnn, optimizer = self.fit(received, client.gnn_optimizer, batch, seed, loss)
         uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train}
         return ClientState(gnn_optimizer=optimizer, previous=gnn), uplink
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The global model."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)
 
     def _contrastive(self, received: Params, previous: Params, batch: GraphBatch) -> Callable[[Outputs], Tensor]:
         if self.contrast_weight == 0:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedspray.algorithms._personal import grow
 from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -113,10 +114,8 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
         now = message["num_train"] if self.weighting == "train" else message["num_train"].sign()
         if not now.any():
             return server
-        weights = now.new_zeros(max(len(server.weights), max(client_ids) + 1))
-        weights[: len(server.weights)] = server.weights
-        before = weights.sum()
-        weights[list(client_ids)] = now
+        before = server.weights.sum()
+        weights = grow(server.weights, client_ids, now.new_zeros(())).index_copy(0, torch.tensor(client_ids), now)
         total, heard = weights.sum(), now.sum()
         gnn = {
             name: torch.lerp(server.gnn[name], ops.weighted_mean(value, now), self.server_lr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -73,6 +73,10 @@ class Backbone(ABC):
     @abstractmethod
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
         """The output layer: class scores (logits) [N, C] from what `embed` gave."""
+
+    def layer_names(self, task: Task) -> list[list[str]]:
+        """The weights of each layer, from the input to the output: those that share what stands before the last dot."""
+        return [list(layer) for _, layer in groupby(self.shapes(task), key=lambda name: name.rsplit(".", 1)[0])]
 
     def output_names(self, task: Task) -> tuple[str, ...]:
         """The weights of the output layer."""

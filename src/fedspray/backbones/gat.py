@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,8 +19,9 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import ops
+from fedspray.nn.attention import attend
 from fedspray.nn.init import INITIALISATIONS
-from fedspray.nn.tree import Params
+from fedspray.nn.tree import Params, part_of
 
 
 @dataclass(frozen=True)
@@ -63,32 +63,7 @@ class GAT(Backbone):
         return self._convolve(params, self.layers, hidden, batch, drop)
 
     def _convolve(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
-        inputs = None if hidden is None else drop(hidden)
-        return self._attend(ops.transform(batch.rows, inputs, params[f"conv{layer}.weight"]), params, layer, batch)
-
-    def _attend(self, transformed: Tensor, params: Params, layer: int, batch: GraphBatch) -> Tensor:
-        """One layer's attention over ``transformed`` [N, out]."""
+        weights = part_of(params, f"conv{layer}")
+        moved = ops.transform(batch.rows, None if hidden is None else drop(hidden), weights["weight"])
         heads = self.heads if layer < self.layers else 1
-        values = transformed.view(batch.num_nodes, heads, -1)  # [N, heads, width]
-        weights = {
-            name: ops.per_row(params[f"conv{layer}.{name}"][:, 0], batch.rows).view_as(values)
-            for name in ("source", "target")
-        }
-        from_source = (values * weights["source"]).sum(dim=2)  # [N, heads]
-        at_target = (values * weights["target"]).sum(dim=2)
-        source, target = batch.edge_index_with_loops
-        scores = functional.leaky_relu(from_source[source] + at_target[target], self.negative_slope)
-        attention = _softmax_by_target(scores, target, batch.num_nodes)
-        messages = values[source] * attention[:, :, None]
-        summed = torch.zeros_like(values).index_add(0, target, messages)
-        return summed.flatten(1) + ops.per_row(params[f"conv{layer}.bias"], batch.rows)
-
-
-def _softmax_by_target(scores: Tensor, target: Tensor, num_nodes: int) -> Tensor:
-    """Softmax of [E, heads] over the edges that end at the same node."""
-    index = target[:, None].expand_as(scores)
-    highest = scores.new_full((num_nodes, scores.shape[1]), -torch.inf)
-    highest = highest.scatter_reduce(0, index, scores.detach(), reduce="amax")
-    exponentials = (scores - highest[target]).exp()
-    totals = torch.zeros_like(highest).index_add(0, target, exponentials)
-    return exponentials / totals[target]
+        return attend(moved, weights, batch.edge_index_with_loops, batch.rows, heads=heads, slope=self.negative_slope)

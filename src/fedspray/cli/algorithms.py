@@ -16,6 +16,7 @@ def algorithms(
     as_json: options.AsJson = False,
 ) -> None:
     """List the algorithms, or the settings of one."""
+    from rich.markup import escape
     from rich.table import Table
 
     from fedspray import algorithms as registry
@@ -28,17 +29,20 @@ def algorithms(
     if name is None:
         table = Table("algorithm", "what it does", "citation", box=None, pad_edge=False)
         for row in rows:
-            table.add_row(row["name"], row["summary"], row["citation"])
+            table.add_row(*(escape(row[key]) for key in ("name", "summary", "citation")))
         output.show(table)
         output.note("settings of one: fedspray algorithms NAME")
         return
-    output.show(f"[bold]{rows[0]['name']}[/bold]: {rows[0]['summary']} ({rows[0]['citation']})\n")
+    found = rows[0]
+    about = escape(f"{found['summary']} ({found['citation']})")
+    output.show(f"[bold]{escape(found['name'])}[/bold]: {about}\n")
     table = Table("setting", "default", "meaning", box=None, pad_edge=False)
-    for setting in rows[0]["settings"]:
-        table.add_row(setting["name"], str(setting["default"]), setting["description"])
+    for setting in found["settings"]:
+        table.add_row(setting["name"], escape(str(setting["default"])), escape(setting["description"]))
     output.show(table)
-    for preset, values in rows[0]["presets"].items():
-        output.show(f"\npreset [bold]{preset}[/bold]: " + ", ".join(f"{k}={v}" for k, v in values.items()))
+    for preset, values in found["presets"].items():
+        listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
+        output.show(f"\npreset [bold]{escape(preset)}[/bold]: {listed}")
 
 
 def _describe(name: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from fedspray.cli import options
 from fedspray.cli.output import Output
@@ -53,7 +54,7 @@ def predict(
     if not as_json:
         shown = "n/a" if accuracy is None else f"{100 * accuracy:.1f}%"
         output.show(
-            f"{nodes.num_nodes:,} nodes predicted with the model of {personal.client} → {out} "
+            f"{nodes.num_nodes:,} nodes predicted with the model of {escape(personal.client)} → {escape(str(out))} "
             f"(accuracy on the {int(known.sum()):,} labelled ones: {shown})"
         )
     output.result(summary)

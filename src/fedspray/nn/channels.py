@@ -21,6 +21,7 @@ from torch.nn import functional
 from fedspray.data.batch import GraphBatch, NodeRows, SparseMatrix
 from fedspray.errors import InputError
 from fedspray.nn import init, ops
+from fedspray.nn.attention import attend
 from fedspray.nn.tree import Params
 
 KINDS = ("gcn", "sage", "sgc", "gat", "mlp")
@@ -87,28 +88,14 @@ class Convolution:
         if self.kind == "sage":
             neighbours, root = moved.chunk(2, dim=1)
             return ops.propagate(edges.mean_adjacency, neighbours.contiguous(), rows.ptr, weights["bias"]) + root
-        return self._attend(moved, weights, edges, rows)
+        loops = edges.edge_index_with_loops
+        return attend(moved, weights, loops, rows, heads=self.heads, slope=self.negative_slope)
 
     def activate(self, hidden: Tensor) -> Tensor:
         """What stands between two layers of this kind."""
         if self.kind == "sgc":
             return hidden
         return functional.elu(hidden) if self.kind == "gat" else hidden.relu()
-
-    def _attend(self, moved: Tensor, weights: Mapping[str, Tensor], edges: Edges, rows: NodeRows) -> Tensor:
-        """Multi-head attention over the edges that end at each node."""
-        values = moved.view(len(moved), self.heads, -1)  # [N, heads, width]
-        vectors = {name: ops.per_row(weights[name][:, 0], rows).view_as(values) for name in ("source", "target")}
-        from_source, at_target = ((values * vectors[name]).sum(dim=2) for name in ("source", "target"))  # [N, heads]
-        source, target = edges.edge_index_with_loops
-        scores = functional.leaky_relu(from_source[source] + at_target[target], self.negative_slope)
-        highest = scores.new_full(from_source.shape, -torch.inf)
-        highest = highest.scatter_reduce(0, target[:, None].expand_as(scores), scores.detach(), reduce="amax")
-        strength = (scores - highest[target]).exp()
-        total = torch.zeros_like(from_source).index_add(0, target, strength)
-        messages = values[source] * (strength / total[target])[:, :, None]
-        summed = torch.zeros_like(values).index_add(0, target, messages)
-        return summed.flatten(1) + ops.per_row(weights["bias"], rows)
 
 
 def convolution_like(backbone: object, algorithm: str) -> Convolution:

@@ -7,13 +7,14 @@ exactly its own gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedspray.data.batch import NodeRows, SparseMatrix
 
@@ -233,3 +234,12 @@ def _bias_grad(grad: Tensor, ptr: tuple[int, ...]) -> Tensor:
     if _equal_sizes(ptr):
         return _by_client(grad, ptr).sum(dim=1)
     return torch.stack([grad[a:b].sum(dim=0) for a, b in pairwise(ptr)])
+
+
+def squared_distance(params: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> Tensor:
+    """‖a - b‖² over all weights of each client: [K, …] and [K, …] or […] → [K].
+
+    Gaps below a millionth count as 0. They are rounding, and Adam would make steps of full size of them.
+    """
+    gaps = [functional.hardshrink(value - centre[name], 1e-6).flatten(1) for name, value in params.items()]
+    return torch.stack([gap.square().sum(dim=1) for gap in gaps]).sum(dim=0)

@@ -7,6 +7,7 @@ import io
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ WIDE = 110
 def clients_table(statistics: FederationStatistics, width: int = 80) -> Table:
     """One row for each client and one for their averages, in at most ``width`` columns of text."""
     table = Table(
-        title=_title(statistics),
+        title=escape(_title(statistics)),
         title_style="bold",
         caption=_caption(statistics),
         header_style="bold",
@@ -62,9 +63,9 @@ def _row(client: ClientStatistics, statistics: FederationStatistics, wide: bool)
     counts = (client.num_nodes, client.num_edges, client.edges_lost, client.isolated_nodes)
     majority = "n/a" if client.majority_class is None else str(client.majority_class)
     if wide and client.majority_class is not None and statistics.class_names is not None:
-        majority += f" {statistics.class_names[client.majority_class]}"
+        majority += f" {escape(statistics.class_names[client.majority_class])}"
     return [
-        client.name,
+        escape(client.name),
         *(f"{count:,}" for count in counts),
         *([" ".join(f"{count:,}" for count in client.label_counts)] if wide else []),
         majority,

@@ -6,6 +6,7 @@ A setting is a field of the algorithm, of its backbone, or of the rounds; its na
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -45,8 +46,7 @@ class RunSettings:
         for name, value in given.items():
             if name not in owners:
                 raise _unknown_setting(name, owners)
-            kind = next(f.type for f in fields(owners[name]) if f.name == name)
-            parts[owners[name]][name] = parse(name, value, str(kind))
+            parts[owners[name]][name] = parse(name, value, _kinds(owners[name])[name])
         backbone = backbones.make(self.backbone, **parts[backbone_class])
         return algorithm_class(backbone=backbone, **parts[algorithm_class]), RoundSettings(**parts[RoundSettings])
 
@@ -75,7 +75,7 @@ class RunSettings:
         if client not in self.backbone_of:
             return algorithm
         name = self.backbone_of[client]
-        kinds = {f.name: str(f.type) for f in fields(backbones.find(name))}
+        kinds = _kinds(backbones.find(name))
         given = {**self._preset(), **self.values}
         chosen = {key: parse(key, value, kinds[key]) for key, value in given.items() if key in kinds}
         return replace(algorithm, backbone=backbones.make(name, **chosen))
@@ -108,13 +108,21 @@ def parse(name: str, value: Any, kind: str) -> Any:
     for number, convert in (("int", int), ("float", float)):
         if number in wanted and not isinstance(value, bool):
             try:
-                return convert(text)
+                found = convert(text)
             except ValueError:
                 continue
+            if not math.isfinite(found):
+                raise InputError(f"{name} is {value!r}, but must be a finite number")
+            return found
     if "str" in wanted and not isinstance(value, bool):
         return text
     allowed = {"int": "a whole number", "float": "a number", "bool": "true or false", "None": "none", "str": "text"}
-    raise InputError(f"{name} is {value!r}, but must be {' or '.join(allowed[part] for part in wanted)}")
+    raise InputError(f"{name} is {value!r}, but must be {' or '.join(allowed.get(part, part) for part in wanted)}")
+
+
+def _kinds(owner: type[Any]) -> dict[str, str]:
+    """The type of each setting as text; it is text already where annotations are not evaluated."""
+    return {f.name: f.type.__name__ if isinstance(f.type, type) else str(f.type) for f in fields(owner)}
 
 
 def _unknown_setting(name: str, known: Mapping[str, Any]) -> InputError:

@@ -1,0 +1,41 @@
+"""A run of any algorithm that breaks off goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import ragged_federation
+
+import fedspray
+from fedspray import algorithms
+from fedspray.runs import run
+
+
+def story(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The models, and all records without their times."""
+    models = json.loads((folder / "result.json").read_text())["models"]
+    records = [json.loads(line) for line in (folder / "seed-0" / "rounds.jsonl").read_text().splitlines()]
+    return models, [{key: record[key] for key in record if not key.endswith("seconds")} for record in records]
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_a_broken_run_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    """One client of three trains in a round, so that the server does not know all of them when it stops."""
+    federation, whole, broken = ragged_federation(), tmp_path / "whole", tmp_path / "broken"
+    fedspray.run(federation, algorithm=name, rounds=6, participation=0.34, dropout=0.2, out=whole)
+    settings, _ = run.load_settings(whole)
+    run.begin(broken, federation, settings, None)
+
+    def crash(_seed: int, record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        run.carry_out(federation, settings, broken, checkpoint_every=1, on_record=crash)
+    assert not (broken / "result.json").exists()
+    run.carry_out(federation, settings, broken)
+    assert story(broken) == story(whole)
+    assert len({tuple(record["trained"]) for record in story(whole)[1]}) > 1  # somebody came later than somebody else
