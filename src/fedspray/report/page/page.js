@@ -77,7 +77,7 @@
       const chip = make("button", { type: "button", class: "chip", "aria-pressed": "true", onclick: () => {
         shown[i] = !shown[i];
         chip.setAttribute("aria-pressed", String(shown[i]));
-        document.querySelectorAll(`#headline tr[data-method="${i}"]`).forEach((row) => row.classList.toggle("off", !shown[i]));
+        document.querySelectorAll(`[data-method="${i}"]`).forEach((row) => row.classList.toggle("off", !shown[i]));
         drawTables();
         drawCharts();
       } }, make("span", { class: "dot", "data-colour": i }), document.createTextNode(method.label));
@@ -300,7 +300,16 @@
     } else full.autosize = true;
     window.Plotly.react(box, traces, full, config());
   };
-  const PRINT_LEGEND = { showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 10 } } };
+  // Where room is short, clients are named by what comes after their common beginning.
+  const shortNames = () => {
+    const names = data.clients;
+    let same = 0;
+    while (names.length > 1 && same < names[0].length && names.every((name) => name[same] === names[0][same])) same += 1;
+    const cut = 1 + Math.max(...["_", "-", "."].map((mark) => names[0].lastIndexOf(mark, same - 1)));
+    return names.map((name) => plain(same ? name.slice(cut) : name));
+  };
+  const clientAxis = () => narrow() || printing || data.clients.length > 12
+    ? { tickvals: data.clients.map(plain), ticktext: shortNames(), tickangle: data.clients.length > 20 ? -90 : 0 } : {};
   const axisTitle = (text) => ({ text, font: { size: 12.5, color: css("--muted") }, standoff: 6 });
 
   const drawCurves = () => ["overall", "minority", "loss"].forEach((metric) => {
@@ -324,7 +333,7 @@
     });
     const range = ranges[view.part];
     draw(`curve-${metric}`, `${metric} by round for ${visible().map((i) => data.methods[i].label).join(", ")}`, traces, {
-      hovermode: "x unified", ...(printing ? PRINT_LEGEND : {}), xaxis: { title: axisTitle("round"), ...(range ? { range: [...range], autorange: false } : { autorange: true }) },
+      hovermode: "x unified", xaxis: { title: axisTitle("round"), ...(range ? { range: [...range], autorange: false } : { autorange: true }) },
       yaxis: metric === "loss" ? { type: "log", dtick: 1, minor: { showgrid: true, gridcolor: css("--grid") } } : {} });
   });
   const ranges = {}; // zoomed rounds, shared by the three curves
@@ -353,7 +362,7 @@
         hovertemplate: `%{x}, ${plain(data.methods[i].label)}: %{y:.1f}%<extra></extra>` };
     });
     draw("client-bars", `${view.metric} test accuracy of each client by method`, traces, {
-      barmode: "group", bargap: 0.22, bargroupgap: 0.06, ...(printing ? PRINT_LEGEND : {}), yaxis: { title: axisTitle(`${view.metric} accuracy, %`), rangemode: "tozero" } });
+      barmode: "group", bargap: 0.22, bargroupgap: 0.06, xaxis: clientAxis(), yaxis: { title: axisTitle(`${view.metric} accuracy, %`), rangemode: "tozero" } });
   };
   const clientTable = () => {
     const head = make("tr", {}, make("th", { scope: "col", text: "client" }));
@@ -381,14 +390,14 @@
         hovertemplate: "%{x}, no label: %{y:,} nodes<extra></extra>" });
     }
     const legendBelow = { showlegend: data.classes.length <= 12, legend: { orientation: "h", y: -0.16, yanchor: "top", x: 0, font: { size: 12 } } };
-    draw("label-counts", "labels of each client by class", counts, { barmode: "stack", bargap: 0.3, ...legendBelow, margin: { l: 46, r: 12, t: 8, b: 60 } });
+    draw("label-counts", "labels of each client by class", counts, { barmode: "stack", bargap: 0.3, ...legendBelow, margin: { l: 46, r: 12, t: 8, b: 60 }, xaxis: clientAxis() });
     const dots = data.classes.map((label, c) => ({ type: "scatter", mode: "markers", name: plain(label), x: names,
       y: federation.clients.map((client) => percent(client.class_homophily[c])),
       customdata: federation.clients.map((client) => client.majority_class === c ? "majority class" : "minority class"),
       marker: { color: classColour(c), symbol: SYMBOLS[c % SYMBOLS.length], size: federation.clients.map((client) => client.majority_class === c ? 16 : 9),
         line: { color: css("--surface"), width: 1 } },
       hovertemplate: `%{x}, ${plain(label)} (%{customdata}): %{y:.1f}%<extra></extra>` }));
-    draw("homophily", "average homophily of each class at each client", dots, { ...legendBelow, margin: { l: 46, r: 12, t: 8, b: 60 }, yaxis: { range: [-4, 106] } });
+    draw("homophily", "average homophily of each class at each client", dots, { ...legendBelow, margin: { l: 46, r: 12, t: 8, b: 60 }, xaxis: clientAxis(), yaxis: { range: [-4, 106] } });
   };
 
   const proxyControls = () => {
