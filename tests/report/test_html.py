@@ -163,7 +163,14 @@ def test_the_command_runs_the_same_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_one_command_for_each_seed_where_they_are_not_in_a_row() -> None:
-    run = {"algorithm": "local", "backbone": "gcn", "preset": None, "values": {}, "backbone_of": {}, "keep_split": True}
+    run: dict[str, Any] = {
+        "algorithm": "local",
+        "backbone": "gcn",
+        "preset": None,
+        "values": {},
+        "backbone_of": {},
+        "keep_split": True,
+    }
     content = {"source": {"dataset": "my data.npz", "partition_seed": 0}, "run": {**run, "seeds": [3, 5]}}
     start = "fedspray run --dataset 'my data.npz' --algorithm local --backbone gcn --keep-split --seed"
     assert commands_of(content) == [f"{start} 3", f"{start} 5"]

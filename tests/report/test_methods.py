@@ -61,7 +61,7 @@ def test_backbones_meet_their_own_reference(tmp_path: Path) -> None:
 
 def test_other_data_are_refused(run_folders: Folders, tmp_path: Path) -> None:
     fedspray.run(ragged_federation(changed=1), algorithm="fedavg", rounds=2, out=tmp_path / "other")
-    with pytest.raises(InputError, match="other was run on other data than .*local"):
+    with pytest.raises(InputError, match=r"other was run on other data than .*local"):
         read_comparison([run_folders["local"], tmp_path / "other"])
 
 

@@ -22,7 +22,9 @@ fedspray report runs/pubmed-* --reference fedavg --out pubmed.html
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same federation.", metavar="DIR…")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of finished runs on the same federation.", metavar="DIR…")
+    ],
     out: Annotated[Path, typer.Option("--out", help="The page.", metavar="FILE.html")] = Path("report.html"),
     reference: Annotated[
         str | None,

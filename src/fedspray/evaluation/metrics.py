@@ -110,7 +110,8 @@ def detail_summary(message: Message) -> Json:
     ranked, pairs = message["evaluation.ranks"].numpy().sum(axis=0).T
     return {
         "by_homophily": {
-            name: {"accuracy": _ratio(r, t), "nodes": int(t)} for name, r, t in zip(BUCKET_NAMES, right, total, strict=True)
+            name: {"accuracy": _ratio(r, t), "nodes": int(t)}
+            for name, r, t in zip(BUCKET_NAMES, right, total, strict=True)
         },
         "auc": _mean([_ratio(r, p) for r, p in zip(ranked, pairs, strict=True)]),
     }

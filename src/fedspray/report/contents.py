@@ -93,7 +93,7 @@ def _curves(method: Method) -> Json:
 def _band(rows: list[list[float | None]]) -> Json:
     """Mean, smallest and largest value over seeds, for each round; None where a seed has none."""
     values = np.array(rows, dtype=np.float64)  # [S, R], None becomes NaN
-    known = ~np.isnan(values).any(axis=0)
+    known = ~np.isnan(values.sum(axis=0))
     reduced = {"mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}
     return {
         name: [float(v) if ok else None for v, ok in zip(column, known, strict=True)]

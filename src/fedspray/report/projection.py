@@ -27,7 +27,9 @@ def explore(proxies: ClassProxies) -> Json | None:
     ids, classes = proxies.clients.numpy(), range(len(aligned))
     return {
         "clients": ids.tolist(),
-        "planes": [_plane(own, sent, aligned, held, ids, chosen) for chosen in (list(classes), *([c] for c in classes))],
+        "planes": [
+            _plane(own, sent, aligned, held, ids, chosen) for chosen in (list(classes), *([c] for c in classes))
+        ],
         "similarity": {
             "moves": _with_mean([similarity(own[:, c] - sent[c], held[:, c]) for c in classes]),
             "proxies": _with_mean([similarity(own[:, c], held[:, c]) for c in classes]),
@@ -56,7 +58,12 @@ def _plane(
     return {
         "classes": chosen,
         "own": [
-            {"client": int(ids[k]), "class": c, "at": flat[i].tolist(), "moved": float(np.linalg.norm(own[k, c] - sent[c]))}
+            {
+                "client": int(ids[k]),
+                "class": c,
+                "at": flat[i].tolist(),
+                "moved": float(np.linalg.norm(own[k, c] - sent[c])),
+            }
             for i, (k, c) in enumerate(pairs)
         ],
         "aligned": flat[len(pairs) : len(pairs) + len(chosen)].tolist(),
