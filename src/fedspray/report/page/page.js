@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const MAX_ROWS = 40; // rows of the detailed card before a button asks for more
+  const MAX_ROWS = 40; // of the detailed card before a button asks for more; longer tables scroll on their own
   const FULL = 25; // points of difference with the strongest colour
 
   // Okabe and Ito's colours, and lighter ones of the same hue where the background is dark. The reference is grey.
@@ -230,6 +230,7 @@
 
   // Arrow keys move between the cells of a table, of which one is in the tab order.
   const rove = (table) => {
+    table.parentElement.classList.toggle("long", table.rows.length > MAX_ROWS);
     const cells = [...table.querySelectorAll("tbody tr")].map((row) => [...row.querySelectorAll("td[data-tip]")]);
     if (cells.flat().length) cells.flat()[0].tabIndex = 0;
     table.onkeydown = (event) => {
@@ -265,7 +266,9 @@
       if (cell) showTip(cell); else if (kind !== "focusin") hideTip();
     }));
     document.addEventListener("focusout", hideTip);
-    document.addEventListener("scroll", hideTip, true);
+    document.addEventListener("scroll", () => { // a focused cell may have been scrolled into view
+      if (document.activeElement.matches("td[data-tip]:focus-visible")) showTip(document.activeElement); else hideTip();
+    }, true);
   };
 
   // ---- charts -----------------------------------------------------------------------------------
