@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fedspray.cli import algorithms, datasets, demo, inspect, partition, predict, run
+from fedspray.cli import algorithms, datasets, demo, inspect, partition, predict, report, run
 from fedspray.cli.output import print_error
 from fedspray.errors import InputError, RunStopped
 
@@ -43,6 +43,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run", epilog=run.EPILOG)(run.run)
+app.command("report", epilog=report.EPILOG)(report.report)
 app.command("algorithms")(algorithms.algorithms)
 app.command("datasets", epilog=datasets.EPILOG)(datasets.datasets)
 app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)

@@ -211,7 +211,7 @@ def _continue(output: Output, folder: Path, threads: int | None, checkpoint_ever
         summary = result.summary()
     if not output.as_json:
         output.show(run_table(summary))
-    output.note(f"kept in {folder}")
+    output.note(f"kept in {folder}; look at it with: fedspray report {folder}")
     output.result(summary)
 
 

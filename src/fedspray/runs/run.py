@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from fedspray.algorithms.base import Algorithm
+from fedspray.data import statistics
 from fedspray.data.federation import Federation
 from fedspray.engine.local import LocalEngine, single_blocks
 from fedspray.engine.rounds import Progress, RoundSettings, run_rounds, start
 from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError, RunStopped
 from fedspray.nn import tree
-from fedspray.runs import store
+from fedspray.runs import predictions, proxies, store
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import Json, RunResult, SeedResult
 from fedspray.runs.settings import RunSettings, describe
@@ -93,6 +94,7 @@ def begin(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     store.write_json(folder / "settings.json", content)
+    store.write_json(folder / store.FEDERATION, statistics.describe(federation).to_json())
     return folder
 
 
@@ -181,8 +183,10 @@ class _Seed:
             server = tree.restore(progress.server, tree.part_of(tensors, "server"))
             progress = Progress(server, **meta["progress"])
             engine.load(tree.part_of(tensors, "engine"), progress.round_index)
+        tap = proxies.ProxyTap(engine)
+        tap.load(tree.part_of(tensors, "proxies"))
         with _Log(self._folder, progress) as log:
-            saver = _Saver(self._folder, engine, log, self._every)
+            saver = _Saver(self._folder, engine, tap, log, self._every)
 
             def on_record(record: Json) -> None:
                 log.add(record)
@@ -192,7 +196,7 @@ class _Seed:
             try:
                 progress = run_rounds(
                     self._algorithms[0],
-                    engine,
+                    tap,
                     self._rounds,
                     self._seed,
                     progress,
@@ -203,7 +207,7 @@ class _Seed:
                 saver.save()  # where the last finished round left it
                 raise
             log.flush()
-            return self._finish(engine, progress, log.records)
+            return self._finish(engine, tap, progress, log.records)
 
     def _engine(self, meta: Json | None) -> LocalEngine:
         blocks = meta["blocks"] if meta is not None else None
@@ -217,7 +221,9 @@ class _Seed:
         tensors, meta = store.read_tensors(self._folder / store.CHECKPOINT)
         return meta, tensors
 
-    def _finish(self, engine: LocalEngine, progress: Progress, records: list[Json]) -> SeedResult:
+    def _finish(
+        self, engine: LocalEngine, tap: proxies.ProxyTap, progress: Progress, records: list[Json]
+    ) -> SeedResult:
         models = {
             self._names[k]: self._model(k, engine.algorithm_of(k), snapshot)
             for k, snapshot in engine.personal_models().items()
@@ -227,6 +233,10 @@ class _Seed:
             (self._folder / "models").mkdir(exist_ok=True)
             for name, model in models.items():
                 model.save(self._folder / "models" / f"{name}.safetensors")
+            seen = tap.at(metrics["best_round"])
+            if seen is not None:
+                seen.save(self._folder / proxies.FILE)
+            predictions.TestPredictions.of_models(self._federation, models).save(self._folder / predictions.FILE)
             store.write_json(self._folder / "result.json", metrics)
             (self._folder / store.CHECKPOINT).unlink(missing_ok=True)
         return SeedResult(self._seed, metrics, records, models)
@@ -330,8 +340,10 @@ class _Log:
 class _Saver:
     """Writes checkpoints: every N rounds, or (by default) so seldom that they cost under 5% of the time."""
 
-    def __init__(self, folder: Path | None, engine: LocalEngine, log: _Log, every: int | None) -> None:
-        self._folder, self._engine, self._log, self._every = folder, engine, log, every
+    def __init__(
+        self, folder: Path | None, engine: LocalEngine, tap: proxies.ProxyTap, log: _Log, every: int | None
+    ) -> None:
+        self._folder, self._engine, self._tap, self._log, self._every = folder, engine, tap, log, every
         self._progress: Progress | None = None
         self._cost, self._last = 0.05, time.perf_counter()
 
@@ -356,6 +368,7 @@ class _Saver:
         tensors = {
             **tree.flatten(progress.server, "server"),
             **tree.prefixed("engine", self._engine.tensors(progress.round_index)),
+            **tree.prefixed("proxies", self._tap.tensors()),
         }
         known = {
             name: getattr(progress, name) for name in ("round_index", "best_round", "best_score", "pending", "detail")

@@ -3,11 +3,14 @@
 ::
 
     RUN/settings.json             written first: all that is needed to start again
+    RUN/federation.json           the clients in numbers
     RUN/result.json               the result, when all seeds are done
     RUN/seed-0/rounds.jsonl       one record per round
     RUN/seed-0/checkpoint.safetensors   while the seed is running
     RUN/seed-0/events.out.tfevents.*    for TensorBoard
     RUN/seed-0/models/<client>.safetensors
+    RUN/seed-0/predictions.safetensors  every test node under its client's model
+    RUN/seed-0/proxies.safetensors      class proxies before and after alignment, where there are any
     RUN/seed-0/result.json        when the seed is done
 """
 
@@ -28,6 +31,7 @@ from fedspray.errors import InputError
 
 CHECKPOINT = "checkpoint.safetensors"
 RECORDS = "rounds.jsonl"
+FEDERATION = "federation.json"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

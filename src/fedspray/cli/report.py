@@ -1,0 +1,50 @@
+"""``fedspray report``: one run, or several on the same federation, as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspray.cli import options
+from fedspray.cli.output import Output
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray report runs/mine
+
+fedspray report runs/pubmed-local runs/pubmed-fedspray runs/pubmed-fedavg --out pubmed.html
+
+fedspray report runs/pubmed-* --reference fedavg --out pubmed.html
+"""
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of finished runs on the same federation.", metavar="DIR…")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The page.", metavar="FILE.html")] = Path("report.html"),
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            help="The algorithm that all others are compared with. [dim]default: local, or else the first run[/dim]",
+            metavar="NAME",
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write one HTML page about runs: results, minority report card, curves, clients, proxies, cost, settings."""
+    from fedspray.report.files import check_target
+    from fedspray.report.html import write_report
+
+    output = Output(as_json)
+    check_target(out, (".html",), "--out")
+    with output.busy("reading the runs …"):
+        summary = write_report(runs, out, reference=reference)
+    if not as_json:
+        output.show(summary["finding"])
+    output.note(f"wrote {out} ({summary['bytes'] / 1e6:.1f} MB)")
+    output.result({"out": str(out), **summary})

@@ -1,0 +1,141 @@
+"""The report card: which method is right about which client's nodes, by class and local homophily.
+
+Two methods are compared on the very same test nodes under the same seeds, node by node. All counts are sums over
+seeds; for intervals, a node that several seeds tested counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspray.evaluation.counting import BUCKET_NAMES, bucket_of
+from fedspray.evaluation.intervals import Estimate, paired_difference, wilson
+from fedspray.report.methods import Method
+from fedspray.runs.predictions import TestPredictions
+
+GROUPS = ("minority", "majority")
+_FIELDS = ("nodes", "both", "gained", "lost", "neither")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Some test nodes under a method and, if there is one, under its reference."""
+
+    nodes: int
+    """Distinct nodes."""
+    both: int
+    """Predictions that are right under both."""
+    gained: int
+    """Predictions that are right under the method only."""
+    lost: int
+    """Predictions that are right under the reference only."""
+    neither: int
+
+    @property
+    def tests(self) -> int:
+        """Predictions: every node once for each seed that tested it."""
+        return self.both + self.gained + self.lost + self.neither
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """The method's accuracy."""
+        return wilson((self.both + self.gained) / self.tests, self.nodes) if self.tests else None
+
+    @property
+    def reference_accuracy(self) -> Estimate | None:
+        """The reference's."""
+        return wilson((self.both + self.lost) / self.tests, self.nodes) if self.tests else None
+
+    @property
+    def difference(self) -> Estimate | None:
+        """The first minus the second."""
+        if not self.tests:
+            return None
+        return paired_difference(self.both, self.gained, self.lost, self.neither, self.nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Card:
+    """Counts of one method against its reference."""
+
+    method: str
+    reference: str | None
+    """None: the card shows accuracies, not differences (and `lost` and `neither` are all wrong ones)."""
+    seeds: tuple[int, ...]
+    """The seeds that both were run with."""
+    counts: NDArray[np.int64]
+    """[2, K, C, B, 5]: minority or majority, client, class, bucket, and the fields of `Cell`."""
+
+    def cell(
+        self,
+        group: str | None = "minority",
+        client: int | None = None,
+        label: int | None = None,
+        bucket: int | None = None,
+    ) -> Cell:
+        """The nodes with these properties; None is any."""
+        keys = (None if group is None else GROUPS.index(group), client, label, bucket)
+        chosen = self.counts
+        for axis, key in enumerate(keys):
+            chosen = chosen.sum(axis=axis, keepdims=True) if key is None else chosen.take([key], axis=axis)
+        return Cell(*map(int, chosen.reshape(len(_FIELDS))))
+
+    def verdicts(self, group: str = "minority") -> dict[str, list[int]]:
+        """The clients that gain, lose or are unclear, the largest differences first."""
+        found: dict[str, list[tuple[float, int]]] = {"gain": [], "loss": [], "unclear": []}
+        for k in range(self.counts.shape[1]):
+            difference = self.cell(group, k).difference
+            if difference is not None:
+                found[difference.verdict].append((-abs(difference.value), k))
+        return {name: [k for _, k in sorted(pairs)] for name, pairs in found.items()}
+
+
+def make_card(method: Method, reference: Method | None, num_clients: int, num_classes: int) -> Card | None:
+    """The card of a method; None if test predictions are missing, or no test node is common to both.
+
+    Args:
+        method: whose card it is.
+        reference: what it is compared with; None gives its own accuracies.
+        num_clients, num_classes: of the federation.
+    """
+    shape = (len(GROUPS), num_clients, num_classes, len(BUCKET_NAMES))
+    own = {seed.seed: seed.predictions for seed in method.seeds if seed.predictions is not None}
+    base = own if reference is None else {s.seed: s.predictions for s in reference.seeds if s.predictions is not None}
+    seeds = tuple(seed for seed in own if seed in base)
+    if not seeds:
+        return None
+    slots, first, second, names = _joined([own[s] for s in seeds], [base[s] for s in seeds], shape)
+    size = int(np.prod(shape))
+    # A node keeps its class and its neighbours under every seed, so it lies in one cell (but for a client whose
+    # majority class changes with the split).
+    distinct = np.unique(np.stack([slots, names]), axis=1)[0]
+    columns = [
+        np.bincount(distinct, minlength=size),
+        np.bincount(slots[first & second], minlength=size),
+        np.bincount(slots[first & ~second], minlength=size),
+        np.bincount(slots[~first & second], minlength=size),
+        np.bincount(slots[~first & ~second], minlength=size),
+    ]
+    label = None if reference is None else reference.label
+    return Card(method.label, label, seeds, np.stack(columns, axis=1).reshape(*shape, len(_FIELDS)))
+
+
+def _joined(
+    own: Sequence[TestPredictions], base: Sequence[TestPredictions], shape: tuple[int, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
+    """For each test node that both have: its cell, whether each is right, and a number that names the node."""
+    parts = []
+    for mine, other in zip(own, base, strict=True):
+        stride = 1 + max(int(p.node.max(initial=0)) for p in (mine, other))
+        names = [p.client * stride + p.node for p in (mine, other)]
+        _, rows, others = np.intersect1d(names[0], names[1], assume_unique=True, return_indices=True)
+        group = np.where(mine.minority[rows], 0, 1)
+        where = (group, mine.client[rows], mine.label[rows], bucket_of(mine.homophily[rows]))
+        cells = np.ravel_multi_index(where, shape)
+        parts.append((cells, mine.correct[rows], other.correct[others], mine.node[rows]))
+    slots, first, second, nodes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return slots, first, second, nodes

@@ -1,0 +1,117 @@
+"""What a report says in words, all of it computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedspray.evaluation.counting import BUCKET_NAMES
+from fedspray.evaluation.intervals import Estimate
+from fedspray.report.card import Card, Cell
+
+MAX_NAMED = 4
+"""Clients named in one sentence."""
+
+
+def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
+    """The one sentence on top of the report card."""
+    compared = [card for card in cards if card.reference is not None]
+    if not compared:
+        return _alone(cards[0], clients) if cards else "The test predictions of these runs were not kept."
+    known = [(card, card.cell().difference) for card in compared]
+    gains = [(d.value, card, d) for card, d in known if d is not None]
+    if not gains:
+        return "There is no minority test node."
+    _, card, best = max(gains, key=lambda entry: entry[0])
+    start = (
+        f"{card.method} helps minority nodes most: {_difference(best)}"
+        if best.verdict == "gain"
+        else f"No method clearly helps minority nodes: the highest is {card.method} with {_difference(best)}"
+    )
+    return f"{start} against {card.reference}. {_who(card, clients)}{_price(card)}"
+
+
+def line(card: Card, clients: Sequence[str]) -> str:
+    """One method against its reference."""
+    difference = card.cell().difference
+    if difference is None:
+        return "has no minority test node."
+    return f"{_difference(difference)} against {card.reference}. {_who(card, clients)}{_price(card)}"
+
+
+def where(card: Card) -> str:
+    """At which local homophily the differences are."""
+    known = [(BUCKET_NAMES[b], card.cell(bucket=b)) for b in range(len(BUCKET_NAMES))]
+    differences = [(name, cell, cell.difference) for name, cell in known]
+    clear = [(d.value, name, cell) for name, cell, d in differences if d is not None and d.verdict != "unclear"]
+    if not clear:
+        return "At no level of local homophily is the difference clear."
+    parts = []
+    for best, word in ((max(clear), "gain"), (min(clear), "loss")):
+        if (best[0] > 0) == (word == "gain"):
+            parts.append(f"the largest clear {word} is at {_bucket(best[1])} ({points(best[0])}, {_nodes(best[2])})")
+    sentence = "; ".join(parts)
+    return sentence[0].upper() + sentence[1:] + "."
+
+
+def points(value: float) -> str:
+    """A signed difference in percentage points: ``+4.2`` or ``−1.0``."""
+    text = f"{100 * value:+.1f}".replace("-", "−")
+    return "0.0" if text in ("+0.0", "−0.0") else text
+
+
+def _alone(card: Card, clients: Sequence[str]) -> str:
+    minority, majority = card.cell("minority").accuracy, card.cell("majority").accuracy
+    if minority is None or majority is None:
+        return f"{card.method}: there is no minority test node."
+    sentence = (
+        f"{card.method} is right about {100 * minority.value:.1f}% of minority nodes "
+        f"(95% interval {100 * minority.low:.1f} to {100 * minority.high:.1f}) "
+        f"and {100 * majority.value:.1f}% of majority nodes."
+    )
+    cells = [(card.cell(client=k).accuracy, name) for k, name in enumerate(clients)]
+    rates = [(accuracy.value, name) for accuracy, name in cells if accuracy is not None]
+    if len(rates) > 1:
+        low, high = min(rates), max(rates)
+        sentence += f" Minority nodes fare worst at {low[1]} ({100 * low[0]:.0f}%), best at {high[1]}"
+        sentence += f" ({100 * high[0]:.0f}%)."
+    return sentence
+
+
+def _difference(estimate: Estimate) -> str:
+    return f"{points(estimate.value)} points (95% interval {points(estimate.low)} to {points(estimate.high)})"
+
+
+def _who(card: Card, clients: Sequence[str]) -> str:
+    verdicts = card.verdicts()
+    total = sum(map(len, verdicts.values()))
+    gain, loss = (_named(card, verdicts[name], clients) for name in ("gain", "loss"))
+    if not verdicts["gain"] and not verdicts["loss"]:
+        return f"At none of {total} clients is the difference clear."
+    gains = f"Clear gains at {len(verdicts['gain'])} of {total} clients{gain}"
+    losses = f"clear losses at {len(verdicts['loss']) or 'none'}{loss}"
+    return f"{gains}, {losses}."
+
+
+def _price(card: Card) -> str:
+    """What happens to majority nodes meanwhile."""
+    difference = card.cell("majority").difference
+    return "" if difference is None else f" Majority nodes: {_difference(difference)}."
+
+
+def _named(card: Card, ids: Sequence[int], clients: Sequence[str]) -> str:
+    if not ids:
+        return ""
+    shown = []
+    for k in ids[:MAX_NAMED]:
+        difference = card.cell(client=k).difference
+        shown.append(f"{clients[k]} {points(difference.value)}" if difference is not None else clients[k])
+    more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
+    return f" ({', '.join(shown)}{more})"
+
+
+def _bucket(name: str) -> str:
+    return "nodes without a labelled neighbour" if name == "isolated" else f"homophily {name.replace('-', '–')}"
+
+
+def _nodes(cell: Cell) -> str:
+    return f"{cell.nodes:,} node{'' if cell.nodes == 1 else 's'}"

@@ -1,0 +1,238 @@
+"""One run, or several on the same federation, as one HTML file that needs nothing else.
+
+The page asks for nothing over the network: its style, its script, the chart library (plotly.js, compressed) and
+all numbers are inside.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedspray.report import findings
+from fedspray.report.card import Card
+from fedspray.report.contents import cost, make_cards, page_data
+from fedspray.report.files import write_file
+from fedspray.report.methods import Comparison, Json, Method, read_comparison
+from fedspray.report.tables import percent_spread
+
+HEADLINE = {
+    "overall": "all test nodes",
+    "minority": "nodes outside their client's majority class",
+    "majority": "nodes of their client's majority class",
+    "macro_f1": "mean over classes",
+    "auc": "pairs within a client",
+}
+"""The columns of the headline table, with what they are over."""
+
+_OWN_FLAGS = ("rounds", "local_epochs", "participation", "min_clients", "selection")
+
+
+def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: str | None = None) -> Json:
+    """Writes the report of finished runs on the same federation, and returns its findings.
+
+    Args:
+        folders: run folders; those that differ only in their seeds become one method.
+        path: the HTML file.
+        reference: what all others are compared with; by default ``local``, or else the first run.
+
+    Returns:
+        ``methods``, ``reference``, ``finding`` (the sentence on top) and ``bytes`` (the size of the file).
+    """
+    comparison = read_comparison([Path(folder) for folder in folders], reference)
+    cards = make_cards(comparison)
+    page = render(comparison, cards)
+    write_file(Path(path), page)
+    return {
+        "methods": [method.label for method in comparison.methods],
+        "reference": comparison.reference,
+        "finding": finding(comparison, cards),
+        "bytes": len(page.encode()),
+    }
+
+
+def finding(comparison: Comparison, cards: Sequence[Card | None]) -> str:
+    """The sentence on top of the page."""
+    return findings.headline([card for card in cards if card is not None], comparison.clients)
+
+
+def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
+    """The page as text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("fedspray.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    first = comparison.methods[0].content
+    return environment.get_template("page.html").render(
+        title=_title(comparison),
+        subtitle=_subtitle(comparison),
+        finding=finding(comparison, cards),
+        headline=headline_rows(comparison, cards),
+        columns=HEADLINE,
+        uneven=len({len(method.seeds) for method in comparison.methods}) > 1,
+        reference=comparison.reference,
+        lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
+        num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
+        has_card=any(card is not None for card in cards),
+        has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
+        federation=comparison.federation,
+        classes=comparison.classes,
+        costs=[(m.label, cost(m, len(comparison.clients))) for m in comparison.methods],
+        settings=settings_rows(comparison.methods),
+        labels=[method.label for method in comparison.methods],
+        runs=[_provenance(method) for method in comparison.methods],
+        versions=first["versions"],
+        fingerprint=first["fingerprint"],
+        source=first["federation"],
+        style=_read("style.css"),
+        script=_read("page.js"),
+        data=_script_safe(page_data(comparison, cards)),
+        plotly=_plotly(),
+    )
+
+
+def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[Json]:
+    """One row per method: mean ± standard deviation in percent, whether it is the best, and the minority gain."""
+    means = {name: [m.spread(name)["mean"] for m in comparison.methods] for name in HEADLINE}
+    best = {name: max((v for v in values if v is not None), default=None) for name, values in means.items()}
+    several = len(comparison.methods) > 1
+    rows = []
+    for method, card in zip(comparison.methods, cards, strict=True):
+        difference = card.cell().difference if card is not None and card.reference is not None else None
+        cells = []
+        for name in HEADLINE:
+            spread = method.spread(name)
+            is_best = several and spread["mean"] is not None and spread["mean"] == best[name]
+            cells.append({"text": percent_spread(spread), "best": is_best})
+        rows.append(
+            {
+                "label": method.label,
+                "seeds": len(method.seeds),
+                "cells": cells,
+                "gain": None if difference is None else findings.points(difference.value),
+                "interval": ""
+                if difference is None
+                else f"{findings.points(difference.low)} to {findings.points(difference.high)}",
+                "verdict": None if difference is None else difference.verdict,
+            }
+        )
+    return rows
+
+
+def settings_rows(methods: Sequence[Method]) -> list[Json]:
+    """Every setting of every method, those that differ first; a method without the setting has None."""
+    names = dict.fromkeys(name for method in methods for name in method.content["settings"])
+    rows = []
+    for name in names:
+        values = [method.content["settings"].get(name, _ABSENT) for method in methods]
+        held = [value for value in values if value is not _ABSENT]
+        shown = [None if value is _ABSENT else json.dumps(value, ensure_ascii=False).strip('"') for value in values]
+        rows.append({"name": name, "values": shown, "differs": any(value != held[0] for value in held)})
+    return sorted(rows, key=lambda row: not row["differs"])
+
+
+def commands_of(content: Mapping[str, Any]) -> list[str]:
+    """The commands that run the same again: one, or one for each seed; none if it was begun from Python."""
+    source, run = content["source"], content["run"]
+    if source is None:
+        return []
+    words = ["fedspray", "run"]
+    for name, value in source.items():
+        if value is not None and not (name == "partition_seed" and value == 0):
+            words += [_flag(name), str(value)]
+    words += ["--algorithm", run["algorithm"], "--backbone", run["backbone"]]
+    words += ["--preset", run["preset"]] if run["preset"] is not None else []
+    for name, value in run["values"].items():
+        words += [_flag(name), str(value)] if name in _OWN_FLAGS else ["--set", f"{name}={value}"]
+    for client, backbone in run["backbone_of"].items():
+        words += ["--backbone-of", f"{client}={backbone}"]
+    words += ["--keep-split"] if run["keep_split"] else []
+    seeds = run["seeds"]
+    if len(seeds) > 1 and seeds == list(range(len(seeds))):
+        return [shlex.join([*words, "--seeds", str(len(seeds))])]
+    return [shlex.join([*words, "--seed", str(seed)]) for seed in seeds]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+_ABSENT = object()
+
+
+def _title(comparison: Comparison) -> str:
+    content = comparison.methods[0].content
+    if len(comparison.methods) == 1:
+        return f"{content['algorithm']} on {content['dataset']}, {content['backbone']}"
+    backbones = ", ".join(dict.fromkeys(m.content["backbone"] for m in comparison.methods))
+    return f"{len(comparison.methods)} methods on {content['dataset']}, {backbones}"
+
+
+def _subtitle(comparison: Comparison) -> str:
+    seeds = sorted({len(method.seeds) for method in comparison.methods})
+    rounds = sorted({seed.metrics["rounds"] for method in comparison.methods for seed in method.seeds})
+    parts = [f"{len(comparison.clients)} clients"]
+    if comparison.federation is not None:
+        statistics = comparison.federation
+        parts += [f"{statistics['total_nodes']:,} nodes", f"{statistics['total_edges']:,} edges inside clients"]
+    started = max(datetime.fromisoformat(m.content["started"]) for m in comparison.methods)
+    return " · ".join(
+        [
+            *parts,
+            f"{len(comparison.classes)} classes",
+            f"{_range(rounds)} {'round' if rounds == [1] else 'rounds'}",
+            f"{_range(seeds)} {'seed' if seeds == [1] else 'seeds'}",
+            f"{started:%Y-%m-%d}",
+        ]
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"
+
+
+def _num_cells(card: Card) -> int:
+    """How many cells with minority nodes a card has."""
+    return int((card.counts[0, ..., 0] > 0).sum())
+
+
+def _provenance(method: Method) -> Json:
+    return {
+        "label": method.label,
+        "seeds": [seed.seed for seed in method.seeds],
+        "best_rounds": [seed.metrics["best_round"] for seed in method.seeds],
+        "folders": list(dict.fromkeys(seed.folder.parent.name for seed in method.seeds)),
+        "commands": [command for content in method.contents for command in commands_of(content)],
+        "started": method.content["started"],
+        "versions": method.content["versions"],
+    }
+
+
+def _read(name: str) -> str:
+    return (resources.files("fedspray.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _script_safe(data: Json) -> str:
+    """JSON that can stand inside a script element: no ``<`` can end it."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+@cache
+def _plotly() -> str:
+    """plotly.js, compressed: 2 MB instead of 4.8; the browser unpacks it."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

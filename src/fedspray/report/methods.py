@@ -1,0 +1,189 @@
+"""The runs of a report, read from their folders: runs that differ only in their seeds are one method."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedspray.errors import InputError, unknown
+from fedspray.runs import predictions, proxies, store
+from fedspray.runs.predictions import TestPredictions
+from fedspray.runs.proxies import ClassProxies
+from fedspray.runs.result import spread
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class SeedRun:
+    """One seed of a method."""
+
+    seed: int
+    folder: Path
+    metrics: Json
+    records: list[Json]
+    predictions: TestPredictions | None
+    """None in folders of versions that did not keep them."""
+    proxies: ClassProxies | None
+    """None if the algorithm has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """An algorithm with all its settings, and the seeds that were run."""
+
+    label: str
+    contents: tuple[Json, ...]
+    """The settings files of its runs."""
+    seeds: tuple[SeedRun, ...]
+
+    @property
+    def content(self) -> Json:
+        """The settings file of its first run: the others differ in seeds, time and place only."""
+        return self.contents[0]
+
+    @property
+    def algorithm(self) -> str:
+        """Its public name."""
+        return str(self.content["algorithm"])
+
+    def spread(self, name: str) -> Json:
+        """Mean and standard deviation of a metric over seeds."""
+        return spread([seed.metrics[name] for seed in self.seeds])
+
+    def client_spread(self, client: str, name: str) -> Json:
+        """The same for one client."""
+        rows = [seed.metrics["clients"].get(client, {}) for seed in self.seeds]
+        return spread([row.get(name) for row in rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods on the same federation."""
+
+    methods: tuple[Method, ...]
+    federation: Json | None
+    """What `fedspray inspect --json` says about it; None in folders of versions that did not keep it."""
+    reference: str | None
+    """The label or the algorithm that all others are compared with."""
+
+    @property
+    def clients(self) -> list[str]:
+        """The clients, by id."""
+        if self.federation is not None:
+            return [client["name"] for client in self.federation["clients"]]
+        return list(self.methods[0].seeds[0].metrics["clients"])
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, or their numbers."""
+        known = None if self.federation is None else self.federation["class_names"]
+        count = len(self.methods[0].seeds[0].metrics["recall"])
+        return list(known) if known else [f"class {c}" for c in range(count)]
+
+    def reference_of(self, method: Method) -> Method | None:
+        """What a method is compared with: the reference, if possible with the same backbone; None for itself."""
+        found = [m for m in self.methods if self.reference in (m.label, m.algorithm)]
+        if not found or method in found:
+            return None
+        backbone = method.content["backbone"]
+        return next((m for m in found if m.content["backbone"] == backbone), found[0])
+
+
+def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Comparison:
+    """Reads finished runs on the same federation.
+
+    Args:
+        folders: run folders, in the order in which methods are to be shown.
+        reference: an algorithm (or a method's label) among them; by default ``local``, or else the first.
+    """
+    if not folders:
+        raise InputError("no run folder is given, but at least one is needed")
+    contents = [_read_settings(folder) for folder in folders]
+    for folder, content in zip(folders, contents, strict=True):
+        if content["fingerprint"] != contents[0]["fingerprint"]:
+            raise InputError(
+                f"{folder} was run on other data than {folders[0]} (fingerprints {content['fingerprint'][:12]}… and "
+                f"{contents[0]['fingerprint'][:12]}…), but a report compares runs on the same federation"
+            )
+    groups: dict[str, list[int]] = {}
+    for i, content in enumerate(contents):
+        groups.setdefault(_identity(content), []).append(i)
+    chosen = [contents[group[0]] for group in groups.values()]
+    methods = tuple(
+        Method(
+            label,
+            tuple(contents[i] for i in group),
+            _seeds([folders[i] for i in group], [contents[i] for i in group]),
+        )
+        for label, group in zip(_labels(chosen), groups.values(), strict=True)
+    )
+    statistics = next((f / store.FEDERATION for f in folders if (f / store.FEDERATION).exists()), None)
+    federation = None if statistics is None else store.read_json(statistics)
+    return Comparison(methods, federation, _reference(methods, reference))
+
+
+def _read_settings(folder: Path) -> Json:
+    content = store.read_json(folder / "settings.json")
+    if not (folder / "result.json").exists():
+        raise InputError(f"{folder} is not finished: continue it with fedspray run --resume {folder}")
+    return content
+
+
+def _identity(content: Json) -> str:
+    """Everything that decides a result, but for the data and the seeds."""
+    run = {name: value for name, value in content["run"].items() if name not in ("seeds", "values", "preset")}
+    return json.dumps([content["settings"], run], sort_keys=True)
+
+
+def _seeds(folders: list[Path], contents: list[Json]) -> tuple[SeedRun, ...]:
+    found: dict[int, SeedRun] = {}
+    for folder, content in zip(folders, contents, strict=True):
+        for seed in content["run"]["seeds"]:
+            if seed in found:
+                raise InputError(
+                    f"{folder} holds seed {seed} of {content['algorithm']}, but so does {found[seed].folder.parent}: "
+                    "each seed may be given once"
+                )
+            found[seed] = _read_seed(folder / f"seed-{seed}", seed)
+    return tuple(found[seed] for seed in sorted(found))
+
+
+def _read_seed(folder: Path, seed: int) -> SeedRun:
+    lines = (folder / store.RECORDS).read_text().splitlines()
+    predicted, proxy = folder / predictions.FILE, folder / proxies.FILE
+    return SeedRun(
+        seed,
+        folder,
+        store.read_json(folder / "result.json"),
+        [json.loads(line) for line in lines],
+        TestPredictions.load(predicted) if predicted.exists() else None,
+        ClassProxies.load(proxy) if proxy.exists() else None,
+    )
+
+
+def _labels(contents: list[Json]) -> list[str]:
+    """Short names: the algorithm, and whatever else is needed to tell methods apart."""
+    several = len({content["backbone"] for content in contents}) > 1
+    names = [f"{c['algorithm']} · {c['backbone']}" if several else str(c["algorithm"]) for c in contents]
+    labels = []
+    for name, content in zip(names, contents, strict=True):
+        twins = [other for twin, other in zip(names, contents, strict=True) if twin == name]
+        values = content["settings"]
+        differing = [key for key in values if any(other["settings"].get(key) != values[key] for other in twins)]
+        labels.append(" ".join([name, *(f"{key}={values[key]}" for key in differing)]))
+    return [label if labels.count(label) == 1 else f"{label} #{i + 1}" for i, label in enumerate(labels)]
+
+
+def _reference(methods: Sequence[Method], wanted: str | None) -> str | None:
+    names = list(dict.fromkeys([*(m.algorithm for m in methods), *(m.label for m in methods)]))
+    if wanted is not None and wanted not in names:
+        raise unknown("reference", wanted, names)
+    if len(methods) == 1:
+        return None
+    if wanted is not None:
+        return wanted
+    return "local" if "local" in names else methods[0].label

@@ -1,0 +1,99 @@
+"""What clients said about every class, before the server aligned it and after.
+
+Algorithms that send one vector per class (FedSpray's structure proxies, FedProto's prototypes) can be looked
+into: `ProxyTap` stands between the training loop and its engine and remembers those vectors for the round that
+is reported. It changes nothing that passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedspray.engine.rounds import Answers, Engine
+from fedspray.engine.worker import Request
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+from fedspray.runs import store
+
+FILE = "proxies.safetensors"
+
+WEIGHTS = {"class_proxies": "class_ratios", "prototypes": "class_counts"}
+"""The message keys that hold one vector per class, each with the key that says how much of a class a client has."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassProxies:
+    """The class vectors of one round."""
+
+    clients: Tensor
+    """[K]: the ids of the clients that trained."""
+    sent: Tensor
+    """[C, D]: what the round began with."""
+    own: Tensor
+    """[K, C, D]: what each client sent up."""
+    weight: Tensor
+    """[K, C]: how much of each class a client holds; 0 is none."""
+    aligned: Tensor
+    """[C, D]: what the server made of it."""
+
+    def save(self, path: Path) -> None:
+        """Writes one safetensors file."""
+        store.write_tensors(path, {f.name: getattr(self, f.name) for f in fields(self)}, {})
+
+    @classmethod
+    def load(cls, path: Path) -> ClassProxies:
+        """Reads what `save` wrote."""
+        tensors, _ = store.read_tensors(path)
+        return cls(**{f.name: tensors[f.name] for f in fields(cls)})
+
+
+class ProxyTap:
+    """An engine that passes everything on and remembers class vectors.
+
+    Which round is best is known two exchanges later, so the vectors of the last two rounds and of the best one are
+    kept.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.client_ids = engine.client_ids
+        self._engine = engine
+        self._rounds: dict[int, dict[str, Tensor]] = {}
+
+    def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
+        """What the engine does."""
+        answers = self._engine.exchange(request, downlink, train_ids)
+        key = next((name for name in WEIGHTS if name in downlink), None)
+        if key is None:
+            return answers
+        received, index = downlink[key][0].clone(), request.round_index
+        if index - 1 in self._rounds:
+            self._rounds[index - 1]["aligned"] = received
+        if key in answers.uplink:
+            self._rounds[index] = {
+                "clients": torch.tensor(answers.trained),
+                "sent": received,
+                "own": answers.uplink[key].clone(),
+                "weight": answers.uplink[WEIGHTS[key]].clone(),
+            }
+        kept = {index, index - 1, request.best_round}
+        self._rounds = {r: values for r, values in self._rounds.items() if r in kept}
+        return answers
+
+    def at(self, round_index: int) -> ClassProxies | None:
+        """The class vectors of a round, if there are any."""
+        values = self._rounds.get(round_index, {})
+        return ClassProxies(**values) if "aligned" in values else None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything remembered, by name: a part of a checkpoint."""
+        return {f"{r}.{name}": value for r, values in self._rounds.items() for name, value in values.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes back to what `tensors` held."""
+        rounds = sorted({int(name.split(".")[0]) for name in tensors})
+        self._rounds = {r: dict(tree.part_of(tensors, str(r))) for r in rounds}

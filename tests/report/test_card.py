@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedspray.evaluation.intervals import paired_difference
+from fedspray.report import findings
+from fedspray.report.card import Card, Cell, make_card
+from fedspray.report.methods import Method, SeedRun
+from fedspray.runs.predictions import TestPredictions
+
+NAN = float("nan")
+
+
+def predictions(*rows: tuple[int, int, int, int, float]) -> TestPredictions:
+    """Rows of client, node, label, prediction, homophily; class 0 is the majority of both clients."""
+    client, node, label, prediction, homophily = (np.array(column) for column in zip(*rows, strict=True))
+    return TestPredictions(client, node, label, prediction, homophily.astype(float), np.array([0, 0]))
+
+
+def method(label: str, **seeds: TestPredictions | None) -> Method:
+    runs = [SeedRun(int(name[1:]), Path(), {}, [], value, None) for name, value in seeds.items()]
+    return Method(label, ({"algorithm": label, "backbone": "gcn"},), tuple(runs))
+
+
+# Client 0 has test nodes 1 to 5 (of them 3 and 4 under both seeds), client 1 has node 1.
+OWN = method(
+    "own",
+    s0=predictions((0, 1, 1, 1, 0.0), (0, 2, 1, 0, 0.2), (0, 3, 2, 2, NAN), (0, 4, 0, 0, 1.0), (1, 1, 1, 1, 0.1)),
+    s1=predictions((0, 3, 2, 2, NAN), (0, 4, 0, 1, 1.0), (0, 5, 1, 1, 0.19)),
+)
+BASE = method(
+    "base",
+    s0=predictions((1, 1, 1, 0, 0.1), (0, 4, 0, 0, 1.0), (0, 3, 2, 0, NAN), (0, 2, 1, 1, 0.2), (0, 1, 1, 1, 0.0)),
+    s1=predictions((0, 3, 2, 2, NAN), (0, 4, 0, 0, 1.0), (0, 5, 1, 0, 0.19)),
+)
+
+
+@pytest.fixture
+def card() -> Card:
+    made = make_card(OWN, BASE, num_clients=2, num_classes=3)
+    assert made is not None
+    return made
+
+
+def test_counts_by_hand(card: Card) -> None:
+    assert card.seeds == (0, 1)
+    # Minority at client 0: node 1 both; 2 lost; 3 gained under seed 0 and both under seed 1; 5 gained.
+    assert card.cell("minority", 0) == Cell(nodes=4, both=2, gained=2, lost=1, neither=0)
+    assert card.cell("minority", 1) == Cell(nodes=1, both=0, gained=1, lost=0, neither=0)
+    assert card.cell() == Cell(nodes=5, both=2, gained=3, lost=1, neither=0)
+    # Node 4 is of the majority class: right under both with seed 0, lost with seed 1.
+    assert card.cell("majority") == Cell(nodes=1, both=1, gained=0, lost=1, neither=0)
+    assert card.cell(None).tests == 8
+
+
+def test_cells_by_class_and_homophily(card: Card) -> None:
+    assert card.cell("minority", 0, 1, 0) == Cell(nodes=2, both=1, gained=1, lost=0, neither=0)  # nodes 1 and 5
+    assert card.cell("minority", 0, 1, 1) == Cell(nodes=1, both=0, gained=0, lost=1, neither=0)  # node 2, at 0.2
+    assert card.cell("minority", 0, 2, 5) == Cell(nodes=1, both=1, gained=1, lost=0, neither=0)  # node 3, isolated
+    assert card.cell("minority", 0, 2, 0) == Cell(0, 0, 0, 0, 0)
+    assert card.cell("minority", 0, 2, 0).difference is None
+
+
+def test_differences_are_those_of_the_counts(card: Card) -> None:
+    difference = card.cell().difference
+    assert difference == paired_difference(2, 3, 1, 0, size=5)
+    assert difference is not None
+    assert difference.value == pytest.approx(5 / 6 - 3 / 6)
+    accuracy, reference = card.cell().accuracy, card.cell().reference_accuracy
+    assert accuracy is not None
+    assert reference is not None
+    assert (accuracy.value, reference.value) == pytest.approx((5 / 6, 3 / 6))
+
+
+def test_only_common_seeds_and_common_nodes_count() -> None:
+    other = method("base", s1=predictions((0, 5, 1, 1, 0.19)), s7=predictions((0, 1, 1, 1, 0.0)))
+    card = make_card(OWN, other, 2, 3)
+    assert card is not None
+    assert card.seeds == (1,)
+    assert card.cell(None) == Cell(nodes=1, both=1, gained=0, lost=0, neither=0)
+    assert make_card(OWN, method("base", s7=predictions((0, 1, 1, 1, 0.0))), 2, 3) is None
+    assert make_card(OWN, method("base", s0=None), 2, 3) is None
+
+
+def test_without_a_reference_the_card_holds_accuracies() -> None:
+    card = make_card(OWN, None, 2, 3)
+    assert card is not None
+    assert card.cell() == Cell(nodes=5, both=5, gained=0, lost=0, neither=1)
+
+
+def large_card(label: str, client_counts: list[tuple[int, int, int, int]]) -> Card:
+    """A card with one cell per client: both, gained, lost, neither; as many majority nodes, all right in both."""
+    counts = np.zeros((2, len(client_counts), 2, 6, 5), dtype=np.int64)
+    for k, row in enumerate(client_counts):
+        counts[0, k, 1, 0] = (sum(row), *row)
+        counts[1, k, 0, 4] = (100, 100, 0, 0, 0)
+    return Card(label, "local", (0,), counts)
+
+
+def test_the_sentence_names_winners_and_losers() -> None:
+    good = large_card("good", [(40, 40, 0, 20), (50, 0, 0, 50), (30, 0, 15, 55)])
+    bad = large_card("bad", [(40, 0, 0, 60), (50, 0, 0, 50), (30, 0, 30, 40)])
+    assert good.verdicts() == {"gain": [0], "loss": [2], "unclear": [1]}
+    sentence = findings.headline([bad, good], ["a", "b", "c"])
+    assert sentence.startswith("good helps minority nodes most: +8.3 points (95% interval ")  # (40 - 15) / 300
+    assert "against local. Clear gains at 1 of 3 clients (a +40.0), clear losses at 1 (c −15.0)." in sentence
+    assert "Majority nodes: 0.0 points" in sentence
+    assert findings.line(bad, ["a", "b", "c"]).startswith("−10.0 points")
+    assert findings.where(good) == "The largest clear gain is at homophily 0.0–0.2 (+8.3, 300 nodes)."
+
+
+def test_the_sentence_does_not_praise_what_is_unclear() -> None:
+    same = large_card("same", [(5, 1, 1, 3), (5, 0, 0, 5)])
+    sentence = findings.headline([same], ["a", "b"])
+    assert sentence.startswith("No method clearly helps minority nodes: the highest is same with 0.0 points")
+    assert "At none of 2 clients is the difference clear." in sentence
+    assert findings.where(same) == "At no level of local homophily is the difference clear."

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from toys import ragged_federation
+
+import fedspray
+from fedspray.errors import InputError
+from fedspray.report.methods import read_comparison
+
+Folders = dict[str, Path]
+
+
+def test_local_is_the_reference_wherever_it_stands(run_folders: Folders) -> None:
+    comparison = read_comparison([run_folders[name] for name in ("fedspray", "local", "fedavg")])
+    assert [method.label for method in comparison.methods] == ["fedspray", "local", "fedavg"]
+    assert comparison.reference == "local"
+    first, local, _ = comparison.methods
+    assert comparison.reference_of(first) is local
+    assert comparison.reference_of(local) is None
+    assert comparison.clients == ["client_00", "client_01", "client_02"]
+    assert comparison.classes == ["class 0", "class 1", "class 2"]
+
+
+def test_another_reference(run_folders: Folders) -> None:
+    folders = [run_folders[name] for name in ("fedspray", "fedavg")]
+    assert read_comparison(folders).reference == "fedspray"  # no Local among them: the first
+    assert read_comparison(folders, "fedavg").reference == "fedavg"
+    with pytest.raises(InputError, match="unknown reference 'fedvag': choose one of fedavg, fedspray; did you mean"):
+        read_comparison(folders, "fedvag")
+    assert read_comparison(folders[:1]).reference is None
+
+
+def test_runs_that_differ_in_seeds_are_one_method(tmp_path: Path) -> None:
+    for seed in (5, 3):
+        fedspray.run(ragged_federation(), algorithm="local", rounds=2, seeds=(seed,), out=tmp_path / str(seed))
+    for weight in (1.0, 2.0):
+        fedspray.run(ragged_federation(), rounds=2, distill_weight=weight, out=tmp_path / f"w{weight}")
+    names = ("5", "3", "w1.0", "w2.0")
+    comparison = read_comparison([tmp_path / name for name in names])
+    labels = [method.label for method in comparison.methods]
+    assert labels == ["local", "fedspray distill_weight=1.0", "fedspray distill_weight=2.0"]
+    assert [seed.seed for seed in comparison.methods[0].seeds] == [3, 5]
+    with pytest.raises(InputError, match="holds seed 3 of local, but so does"):
+        read_comparison([tmp_path / "3", tmp_path / "3"])
+
+
+def test_backbones_meet_their_own_reference(tmp_path: Path) -> None:
+    folders = []
+    for algorithm in ("local", "fedavg"):
+        for backbone in ("gcn", "mlp"):
+            folders.append(tmp_path / f"{algorithm}-{backbone}")
+            fedspray.run(ragged_federation(), algorithm=algorithm, backbone=backbone, rounds=2, out=folders[-1])
+    comparison = read_comparison(folders)
+    assert [m.label for m in comparison.methods] == ["local · gcn", "local · mlp", "fedavg · gcn", "fedavg · mlp"]
+    found = [comparison.reference_of(method) for method in comparison.methods]
+    assert [None if m is None else m.label for m in found] == [None, None, "local · gcn", "local · mlp"]
+
+
+def test_other_data_are_refused(run_folders: Folders, tmp_path: Path) -> None:
+    fedspray.run(ragged_federation(changed=1), algorithm="fedavg", rounds=2, out=tmp_path / "other")
+    with pytest.raises(InputError, match=r"other was run on other data than .*local"):
+        read_comparison([run_folders["local"], tmp_path / "other"])
+
+
+def test_unfinished_runs_and_other_folders_are_refused(run_folders: Folders, tmp_path: Path) -> None:
+    shutil.copytree(run_folders["local"], tmp_path / "cut")
+    (tmp_path / "cut" / "result.json").unlink()
+    with pytest.raises(InputError, match="cut is not finished: continue it with fedspray run --resume"):
+        read_comparison([tmp_path / "cut"])
+    with pytest.raises(InputError, match="is not a run folder"):
+        read_comparison([tmp_path])
+    with pytest.raises(InputError, match="at least one is needed"):
+        read_comparison([])
