@@ -20,6 +20,8 @@ PARTS = ("train", "val", "test")
 BUCKETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Lower ends of the local-homophily buckets; the last one includes 1. Nodes without neighbours have their own."""
 
+BUCKET_NAMES = (*(f"{low:.1f}-{low + 0.2:.1f}" for low in BUCKETS), "isolated")
+
 COUNT_KEYS = {
     "evaluation.confusion": "predictions by part (train, val, test), true class and predicted class",
     "evaluation.loss": "sum of the cross-entropy over each part",
@@ -30,6 +32,13 @@ DETAIL_KEYS = {
     "evaluation.ranks": "per class, pairs of test nodes ranked rightly and all pairs (for the AUC)",
     "evaluation.round": "the round that the client's kept model is from",
 }
+
+
+def bucket_of(homophily: NDArray[np.float64]) -> NDArray[np.int64]:
+    """[N]: the index in `BUCKET_NAMES` of each node's bucket; NaN is a node without a labelled neighbour."""
+    buckets = np.searchsorted(BUCKETS, np.nan_to_num(homophily), side="right") - 1
+    buckets[np.isnan(homophily)] = len(BUCKETS)
+    return buckets
 
 
 class Counter:
@@ -52,9 +61,7 @@ class Counter:
         self._all_labels = batch.labels
         counts = batch.train_class_counts
         self._majority = torch.where(counts.sum(dim=1) > 0, counts.argmax(dim=1), -1)
-        buckets = np.searchsorted(BUCKETS, np.nan_to_num(homophily), side="right") - 1
-        buckets[np.isnan(homophily)] = len(BUCKETS)
-        self._buckets = torch.from_numpy(buckets)
+        self._buckets = torch.from_numpy(bucket_of(homophily))
 
     def count(self, logits: Tensor) -> Message:
         """Confusion matrices and losses of the three parts, from logits [N, C]."""

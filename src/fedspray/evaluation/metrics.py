@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray.evaluation.counting import BUCKETS, PARTS
+from fedspray.evaluation.counting import BUCKET_NAMES, PARTS
 from fedspray.nn.tree import Message
 
 Json = dict[str, Any]
@@ -107,11 +107,11 @@ def detail_summary(message: Message) -> Json:
     the scores of different personal models are not on one scale.
     """
     right, total = message["evaluation.buckets"].numpy().astype(np.int64).sum(axis=0).T
-    names = [f"{low:.1f}-{low + 0.2:.1f}" for low in BUCKETS] + ["isolated"]
     ranked, pairs = message["evaluation.ranks"].numpy().sum(axis=0).T
     return {
         "by_homophily": {
-            name: {"accuracy": _ratio(r, t), "nodes": int(t)} for name, r, t in zip(names, right, total, strict=True)
+            name: {"accuracy": _ratio(r, t), "nodes": int(t)}
+            for name, r, t in zip(BUCKET_NAMES, right, total, strict=True)
         },
         "auc": _mean([_ratio(r, p) for r, p in zip(ranked, pairs, strict=True)]),
     }
