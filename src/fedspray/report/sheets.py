@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -41,7 +42,16 @@ class Sheet:
 
     def to_rich(self) -> Table:
         """For the terminal."""
-        table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
+        table = Table(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            caption=f"{self.note}\n" if self.note else None,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+        )
         for index, name in enumerate(self.columns):
             table.add_column(escape(name), justify="left" if index < self.num_labels else "right")
         for r, row in enumerate(self.rows):

@@ -116,8 +116,7 @@ class Grid:
         self._outcomes = {key: self._load(self._jobs[key], was_stored=True) for key in stored}
         self.num_stored = len(stored)
         self.total = len(self._jobs)
-        self._began = time.monotonic()
-        self._done_before = 0.0
+        self._began, self._done_before = time.monotonic(), self.done()
 
     def run(self, on_outcome: Callable[[Outcome], None] | None = None) -> list[Outcome]:
         """Runs what is not there yet, and returns how every cell ended, in the order of `cells`."""

@@ -111,7 +111,7 @@ def bootstrap(
         seed: of the draws.
 
     Returns:
-        By (method, metric); without the methods that share no seed with the reference.
+        By (method, metric); without methods that share no seed with the reference, and metrics without a node.
     """
     anyone = next(iter(tables[reference].values()))
     used = np.zeros(len(anyone.test), dtype=np.bool_)
@@ -134,7 +134,9 @@ def bootstrap(
             for i, metric in enumerate(METRICS):
                 samples.setdefault((method, metric), []).append(difference[:, i])
     tails = [(1 - level) / 2, (1 + level) / 2]
-    bounds = {key: np.nanquantile(np.concatenate(parts), tails) for key, parts in samples.items()}
+    drawn = {key: np.concatenate(parts) for key, parts in samples.items()}
+    known = {key: values[np.isfinite(values)] for key, values in drawn.items()}
+    bounds = {key: np.quantile(values, tails) for key, values in known.items() if len(values)}
     return {key: Interval(float(low), float(high)) for key, (low, high) in bounds.items()}
 
 
