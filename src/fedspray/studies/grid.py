@@ -32,9 +32,6 @@ from fedspray.studies.results import CellResult
 BACKENDS = ("loky", "dask", "ray")
 """joblib's own back ends: worker processes here, or a cluster that the user has."""
 
-DEATHS = 2
-"""A cell in whose time worker processes died this often is given up."""
-
 
 @dataclass(frozen=True)
 class Workers:
@@ -121,22 +118,17 @@ class Grid:
     def run(self, on_outcome: Callable[[Outcome], None] | None = None) -> list[Outcome]:
         """Runs what is not there yet, and returns how every cell ended, in the order of `cells`."""
         self._began, self._done_before = time.monotonic(), self.done()
-        deaths: dict[str, int] = {}
         while pending := [job for key, job in self._jobs.items() if key not in self._outcomes]:
             began = time.time()
             try:
                 for key, failure in _parallel(self.workers, pending):
                     self._add(key, failure, on_outcome)
-            except _worker_death() as error:
-                for key, job in self._jobs.items():
-                    if key in self._outcomes:
-                        continue
-                    if job.path.exists():
-                        self._add(key, None, on_outcome)
-                    elif _lock_path(job).exists() and _lock_path(job).stat().st_mtime >= began:
-                        deaths[key] = deaths.get(key, 0) + 1
-                        if deaths[key] >= DEATHS:
-                            self._add(key, f"its worker process died ({_first_sentence(error)})", on_outcome)
+            except _worker_death():
+                in_work = [job for job in pending if job.key not in self._outcomes and _was_begun(job, began)]
+                for job in in_work:
+                    self._add(job.key, _run_alone(self.workers, job), on_outcome)
+                if not in_work:
+                    raise
         return [replace(self._outcomes[key], cell=cell) for key, cell in zip(self._keys, self.cells, strict=True)]
 
     @property
@@ -309,8 +301,17 @@ def _worker_death() -> tuple[type[BaseException], ...]:
     return (BrokenProcessPool,)
 
 
-def _first_sentence(error: BaseException) -> str:
-    return str(error).split(". ")[0].split("\n")[0].strip()
+def _was_begun(job: Job, moment: float) -> bool:
+    return job.path.exists() or (_lock_path(job).exists() and _lock_path(job).stat().st_mtime >= moment)
+
+
+def _run_alone(workers: Workers, job: Job) -> str | None:
+    """Runs a cell that was in work when a worker process died, to see whether it was this one: why it failed."""
+    try:
+        ((_, failure),) = _parallel(workers, [job])
+    except _worker_death() as error:
+        return f"its worker process died, twice ({str(error).partition('. ')[0].strip()})"
+    return failure
 
 
 def _kind(cell: Cell) -> tuple[str, ...]:
