@@ -101,6 +101,7 @@ class Grid:
     keep_runs: bool = False
 
     def __post_init__(self) -> None:
+        self.folder = self.folder.absolute()  # workers elsewhere have another current folder
         (self.folder / "runs").mkdir(parents=True, exist_ok=True)
         self._jobs: dict[str, Job] = {}
         self._keys = []
