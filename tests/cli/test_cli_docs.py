@@ -24,7 +24,7 @@ def test_every_command_and_flag_is_documented(name: str) -> None:
     assert missing == []
 
 
-FREE = {"settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
+FREE = {"values", "chosen", "settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
 """Objects whose keys are names of settings, clients or tensors."""
 BY_NAME = {"clients", "by_homophily"}
 """Objects whose keys are names, and whose values have documented keys."""
@@ -51,6 +51,21 @@ def keys(content: Any) -> set[str]:
         ["run", "--dataset", "banks", "--nodes", "200", "--rounds", "1"],
         ["inspect", "--dataset", "banks", "--nodes", "200"],
         ["partition", "--dataset", "banks", "--nodes", "200", "--out", "banks"],
+        [
+            "compare",
+            "--nodes",
+            "200",
+            "--rounds",
+            "1",
+            "--jobs",
+            "1",
+            "--algorithm",
+            "local",
+            "--algorithm",
+            "fedspray",
+        ],
+        ["sweep", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--vary", "distill_weight=1,2"],
+        ["tune", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--grid", "distill_weight=1,2"],
     ],
 )
 def test_every_json_key_is_documented(

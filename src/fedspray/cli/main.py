@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fedspray.cli import algorithms, datasets, demo, inspect, partition, predict, report, run
+from fedspray.cli import algorithms, compare, datasets, demo, inspect, partition, predict, report, run, sweep, tune
 from fedspray.cli.output import print_error
 from fedspray.errors import InputError, RunStopped
 
@@ -25,6 +25,8 @@ EPILOG = """
 [bold]Examples[/bold]
 
 fedspray run --dataset banks --rounds 50
+
+fedspray compare --algorithm fedavg --algorithm fedspray --rounds 50 --seeds 5
 
 fedspray inspect --dataset banks
 
@@ -48,6 +50,9 @@ app.command("algorithms")(algorithms.algorithms)
 app.command("datasets", epilog=datasets.EPILOG)(datasets.datasets)
 app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
 app.command("partition", epilog=partition.EPILOG)(partition.partition)
+app.command("compare", epilog=compare.EPILOG)(compare.compare)
+app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
+app.command("tune", epilog=tune.EPILOG)(tune.tune)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
 
 

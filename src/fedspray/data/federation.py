@@ -216,6 +216,21 @@ class Federation:
                 digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
+    def split_fingerprint(self) -> str:
+        """sha256 of the clients' names and splits: what `fingerprint` leaves out."""
+        digest = hashlib.sha256()
+        for client in self.clients:
+            digest.update(f"{client.name}:{client.graph.num_nodes};".encode())
+            for mask in (client.split.train, client.split.val, client.split.test):
+                digest.update(np.packbits(mask).tobytes())
+        return digest.hexdigest()
+
+    def without_test(self) -> Federation:
+        """The same clients and splits, but nobody is a test node: for choosing settings on validation data."""
+        nobody = (np.zeros(client.graph.num_nodes, dtype=np.bool_) for client in self.clients)
+        clients = (replace(c, split=replace(c.split, test=mask)) for c, mask in zip(self.clients, nobody, strict=True))
+        return replace(self, clients=tuple(clients))
+
     def with_split(self, seed: int) -> Federation:
         """The same clients with their 40/30/30 splits drawn anew from ``seed``."""
         clients = tuple(replace(c, split=draw_split(c.graph, seed, c.name)) for c in self.clients)

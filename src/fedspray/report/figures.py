@@ -99,7 +99,7 @@ def _draw_counts(axes: Axes, statistics: FederationStatistics, shown: list[int])
     axes.set_title("Label counts per client", loc="left", fontweight="bold")
     axes.set_ylabel("nodes")
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    _tidy(axes)
+    tidy(axes)
 
 
 def _draw_homophily(axes: Axes, statistics: FederationStatistics, shown: list[int]) -> None:
@@ -135,7 +135,7 @@ def _draw_homophily(axes: Axes, statistics: FederationStatistics, shown: list[in
     axes.set_ylabel("neighbours of the same class")
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.set_ylim(-0.04, 1.06)
-    _tidy(axes)
+    tidy(axes)
 
 
 def _spread(index: int, count: int) -> float:
@@ -166,7 +166,8 @@ def _class_label(index: int, statistics: FederationStatistics) -> str:
     return str(index) if statistics.class_names is None else f"{index} {statistics.class_names[index]}"
 
 
-def _tidy(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
+    """Removes what carries no information and puts a light grid behind the rest."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -62,6 +62,8 @@ class Experiment:
         kinds = {f.name: str(f.type) for f in fields(cls)}
         checked: dict[str, Any] = {}
         for name, value in values.items():
+            if name == "compare":
+                raise InputError(f"{where}: [compare] is for `fedspray compare`, but this command takes one experiment")
             if name not in kinds:
                 near = difflib.get_close_matches(name, kinds, n=1, cutoff=0)
                 raise InputError(f"{where}: unknown key {name!r}: the nearest is {near[0]!r} (settings go under [set])")

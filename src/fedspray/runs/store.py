@@ -36,9 +36,14 @@ FEDERATION = "federation.json"
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes JSON in one step."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file in one step: it is there, whole and on disk, or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w") as stream:
-        stream.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(path)

@@ -1,0 +1,94 @@
+"""``fedspray compare``: algorithms x backbones x data sets x seeds, with statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspray.cli import options, study
+from fedspray.cli.output import Output, to_json
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray compare --algorithm local --algorithm fedavg --algorithm fedspray --rounds 50 --seeds 5
+
+fedspray compare comparison.toml --jobs 4
+
+fedspray compare comparison.toml --backend dask --cluster tcp://10.0.0.1:8786
+"""
+
+
+def compare(
+    config: study.Config = None,
+    dataset: study.Datasets = None,
+    partitioner: options.Partitioner = None,
+    partition_dir: options.PartitionDir = None,
+    clients: options.Clients = None,
+    nodes: options.Nodes = None,
+    alpha: options.Alpha = None,
+    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    algorithm: study.Algorithms = None,
+    backbone: study.Backbones = None,
+    rounds: study.Rounds = None,
+    seeds: study.Seeds = None,
+    settings: study.Settings = None,
+    reference: Annotated[
+        str | None,
+        typer.Option("--reference", help="The method that the others are compared with.", metavar="NAME"),
+    ] = None,
+    bootstrap: Annotated[
+        int, typer.Option("--bootstrap", help="Draws of test nodes; 0 leaves it out.", metavar="N", min=0)
+    ] = 2000,
+    jobs: study.Jobs = None,
+    threads: study.Threads = 1,
+    backend: study.Backend = "loky",
+    cluster: study.Cluster = None,
+    cells: study.Cells = study.CELLS,
+    keep_runs: study.KeepRuns = False,
+    out: study.Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare algorithms over data sets, backbones and seeds; finished cells are never run twice."""
+    from fedspray.report.comparisons import comparison_csv, comparison_sheets
+    from fedspray.report.files import write_file
+    from fedspray.studies.comparison import Entry, summarise
+    from fedspray.studies.tuning import tune_rows
+
+    output = Output(as_json)
+    plan = study.read_plan(
+        config,
+        {
+            **study.data_values(partitioner, partition_dir, clients, nodes, alpha, partition_seed),
+            "rounds": rounds,
+        },
+        {
+            "datasets": dataset,
+            "algorithms": algorithm,
+            "backbones": backbone,
+            "seeds": seeds,
+            "reference": reference,
+        },
+        settings,
+    )
+    work = study.Work(output, cells, jobs, threads, backend, cluster, keep_runs)
+    folder = out or Path("studies") / (config.stem if config else "compare")
+    rows, searches = tune_rows(plan.rows(), plan.tune, work.run) if plan.tune else (plan.rows(), [])
+    # Seed by seed, so that what is there after a while can be compared.
+    by_seed = [cell for seed in plan.seeds for row in rows for cell in row.cells([seed])]
+    outcomes = work.run("comparing", by_seed)
+    entries = [Entry.of(row, outcomes[i :: len(rows)]) for i, row in enumerate(rows)]
+    summary = summarise(entries, plan.reference, draws=bootstrap, tuning=searches)
+    sheets = comparison_sheets(summary)
+    if not as_json:
+        for sheet in sheets:
+            output.show(sheet.to_rich())
+    write_file(folder / "comparison.json", to_json(summary))
+    write_file(folder / "comparison.md", "\n".join(sheet.to_markdown() for sheet in sheets))
+    write_file(folder / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
+    write_file(folder / "comparison.csv", comparison_csv(summary, config.name if config else ""))
+    output.note(f"wrote comparison.json, .md, .tex and .csv to {folder}; cells are in {cells}")
+    output.result(summary)
+    study.finish(outcomes)

@@ -1,0 +1,85 @@
+"""``fedspray sweep``: one setting over a list of values, with a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspray.cli import options, study
+from fedspray.cli.output import Output, to_json
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray sweep --vary distill_weight=0,0.5,1,2,5 --rounds 50 --seeds 3
+
+fedspray sweep comparison.toml --vary local_epochs=1,2,5,10 --algorithm fedspray --algorithm fedavg
+"""
+
+
+def sweep(
+    vary: Annotated[
+        str,
+        typer.Option(
+            "--vary",
+            help="Any setting and its values, or clients, nodes, alpha or partition_seed of the data.",
+            metavar="NAME=A,B,…",
+        ),
+    ],
+    config: study.Config = None,
+    dataset: study.Datasets = None,
+    partitioner: options.Partitioner = None,
+    partition_dir: options.PartitionDir = None,
+    clients: options.Clients = None,
+    nodes: options.Nodes = None,
+    alpha: options.Alpha = None,
+    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    algorithm: study.Algorithms = None,
+    backbone: study.Backbones = None,
+    rounds: study.Rounds = None,
+    seeds: study.Seeds = None,
+    settings: study.Settings = None,
+    jobs: study.Jobs = None,
+    threads: study.Threads = 1,
+    backend: study.Backend = "loky",
+    cluster: study.Cluster = None,
+    cells: study.Cells = study.CELLS,
+    keep_runs: study.KeepRuns = False,
+    out: study.Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run one setting over a list of values and draw both accuracies over it."""
+    from fedspray.report.comparisons import sweep_csv, sweep_sheet
+    from fedspray.report.files import write_file
+    from fedspray.report.sweeps import sweep_png
+    from fedspray.studies.comparison import Entry
+    from fedspray.studies.sweep import summarise_sweep, sweep_rows
+
+    output = Output(as_json)
+    plan = study.read_plan(
+        config,
+        {
+            **study.data_values(partitioner, partition_dir, clients, nodes, alpha, partition_seed),
+            "rounds": rounds,
+        },
+        {"datasets": dataset, "algorithms": algorithm, "backbones": backbone, "seeds": seeds},
+        settings,
+    )
+    setting, values = study.listed("--vary", vary)
+    rows = sweep_rows(plan, setting, values)
+    work = study.Work(output, cells, jobs, threads, backend, cluster, keep_runs)
+    folder = out or Path("studies") / f"{config.stem if config else 'sweep'}-{setting}"
+    outcomes = work.run(f"sweeping {setting}", [cell for _, row in rows for cell in row.cells(plan.seeds)])
+    count = len(plan.seeds)
+    entries = [(value, Entry.of(row, outcomes[i * count : (i + 1) * count])) for i, (value, row) in enumerate(rows)]
+    summary = summarise_sweep(setting, entries)
+    if not as_json:
+        output.show(sweep_sheet(summary).to_rich())
+    write_file(folder / "sweep.json", to_json(summary))
+    write_file(folder / "sweep.csv", sweep_csv(summary))
+    write_file(folder / "sweep.png", sweep_png(summary))
+    output.note(f"wrote sweep.png, .csv and .json to {folder}; cells are in {cells}")
+    output.result(summary)
+    study.finish(outcomes)

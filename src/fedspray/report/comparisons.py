@@ -1,0 +1,235 @@
+"""Tables of comparisons, sweeps and searches, from their JSON objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedspray.report.sheets import Sheet, to_csv
+from fedspray.report.tables import percent, percent_spread
+from fedspray.studies.comparison import TIE
+from fedspray.studies.statistics import METRICS, T_TEST_SEEDS, WILCOXON_SEEDS
+
+Json = Mapping[str, Any]
+
+
+def comparison_sheets(summary: Json) -> list[Sheet]:
+    """Accuracy and cost, differences with the reference for each data set, and wins over all of them."""
+    sheets = []
+    for dataset in dict.fromkeys(row["dataset"] for row in summary["rows"]):
+        sheets.append(_accuracy(summary, dataset))
+        if any(test["dataset"] == dataset for test in summary["tests"]):
+            sheets.append(_differences(summary, dataset))
+    if any(sum(tally["clients"].values()) for tally in summary["win_tie_loss"]):
+        sheets.append(_wins(summary))
+    sheets += [_chosen(summary["tuning"])] if summary["tuning"] else []
+    return sheets
+
+
+def comparison_csv(summary: Json, settings: str) -> str:
+    """One line for each data set, method, backbone and metric; accuracies in percent.
+
+    Args:
+        summary: the comparison.
+        settings: the file that runs the rows again, for its column.
+    """
+    tests = {(t["dataset"], t["backbone"], t["method"], t["metric"]): t for t in summary["tests"]}
+    columns = ["dataset", "algorithm", "backbone", "metric", "mean", "std", "seeds", "settings"]
+    extra = ["difference", "low", "high", "t_p", "t_p_holm", "wilcoxon_p", "wilcoxon_p_holm"]
+    lines = []
+    for row in summary["rows"]:
+        for metric in METRICS:
+            test = tests.get((row["dataset"], row["backbone"], row["method"], metric), {})
+            figures = [_hundred(test.get(name)) for name in extra[:3]] + [_short(test.get(name)) for name in extra[3:]]
+            names = (row["dataset"], row["method"], row["backbone"], metric)
+            lines.append([*names, *_mean_std(row[metric]), len(row["seeds"]), settings, *figures])
+    return to_csv([*columns, *extra], lines)
+
+
+def sweep_sheet(summary: Json) -> Sheet:
+    """One row for each value; names that are the same everywhere go into the title."""
+    names = {"dataset": "data set", "backbone": "backbone", "method": "method"}
+    varied = [name for name in names if len({row[name] for row in summary["rows"]}) > 1]
+    fixed = [summary["rows"][0][name] for name in names if name not in varied]
+    place = [tuple(row[name] for name in varied) for row in summary["rows"]]
+    order = sorted(range(len(place)), key=lambda i: place.index(place[i]))
+    ordered = [summary["rows"][i] for i in order]
+    rows = [
+        [*(row[name] for name in varied), str(row["value"])]
+        + [percent_spread(row[metric]) for metric in METRICS]
+        + [_bytes(row["bytes_up"]), _seconds(row["cpu_seconds"])]
+        for row in ordered
+    ]
+    sections, bold = [], set()
+    for group in dict.fromkeys(place):
+        indices = [i for i, original in enumerate(order) if place[original] == group]
+        sections.append(indices[0])
+        bold |= _best(ordered, indices, first_column=len(varied) + 1)
+    title = ", ".join([*fixed, summary["setting"]]) + ": test accuracy in %"
+    columns = [*(names[name] for name in varied), summary["setting"], *METRICS, "MB up", "CPU s"]
+    return Sheet(title, columns, rows, frozenset(bold), sections, len(varied) + 1, _seed_note(ordered))
+
+
+def sweep_csv(summary: Json) -> str:
+    """One line for each row, value and metric; accuracies in percent."""
+    columns = ["dataset", "algorithm", "backbone", "setting", "value", "metric", "mean", "std", "seeds"]
+    lines = []
+    for row in summary["rows"]:
+        names = (row["dataset"], row["method"], row["backbone"], summary["setting"], row["value"])
+        lines += [[*names, metric, *_mean_std(row[metric]), len(row["seeds"])] for metric in METRICS]
+    return to_csv(columns, lines)
+
+
+def search_sheet(record: Json) -> Sheet:
+    """All trials of one search, in their order."""
+    names = list(record["trials"][0]["values"])
+    rows, bold = [], set()
+    for index, trial in enumerate(record["trials"]):
+        means = [_mean([run.get(metric) for run in trial["runs"]]) for metric in METRICS]
+        score = "failed" if trial["score"] is None else f"{trial['score']:.4f}"
+        rows.append([*(str(trial["values"][name]) for name in names), *map(percent, means), score])
+        if trial["values"] == record["chosen"]:
+            bold |= {(index, column) for column in range(len(names) + 3)}
+    title = f"{record['dataset']}, {', '.join(record['methods'])}, {record['backbone']}: validation accuracy in %"
+    seeds = ", ".join(map(str, record["seeds"]))
+    note = f"Score: {record['criterion']}. Seeds: {seeds}. Chosen: {_values(record['chosen'])}."
+    return Sheet(title, [*names, *METRICS, "score"], rows, frozenset(bold), num_labels=len(names), note=note)
+
+
+def _accuracy(summary: Json, dataset: str) -> Sheet:
+    ordered = [row for row in summary["rows"] if row["dataset"] == dataset]
+    rows = [
+        [row["backbone"], row["method"]]
+        + [percent_spread(row[metric]) for metric in METRICS]
+        + [_bytes(row["bytes_up"]), _bytes(row["bytes_down"]), _seconds(row["cpu_seconds"])]
+        for row in ordered
+    ]
+    sections, bold = [], set()
+    for backbone in dict.fromkeys(row["backbone"] for row in ordered):
+        indices = [i for i, row in enumerate(ordered) if row["backbone"] == backbone]
+        sections.append(indices[0])
+        bold |= _best(ordered, indices, first_column=2)
+    columns = ["backbone", "method", *METRICS, "MB up", "MB down", "CPU s"]
+    note = f"{_seed_note(ordered)} Bytes of all clients and CPU seconds per run."
+    return Sheet(f"{dataset}: test accuracy in %", columns, rows, frozenset(bold), sections, 2, note)
+
+
+def _differences(summary: Json, dataset: str) -> Sheet:
+    tests = [test for test in summary["tests"] if test["dataset"] == dataset]
+    kinds = [("t_p_holm", "p (t)"), ("wilcoxon_p_holm", "p (W)")]
+    kinds = [(key, title) for key, title in kinds if any(test[key] is not None for test in tests)]
+    places = [(test["backbone"], test["metric"]) for test in tests]
+    rows = [
+        [test["backbone"], test["metric"], test["method"], _points(test["difference"]), _interval(test)]
+        + [_p(test[key]) for key, _ in kinds]
+        for test in tests
+    ]
+    return Sheet(
+        f"{dataset}: difference to {summary['reference']} in points",
+        ["backbone", "metric", "method", "difference", "95% interval", *(title for _, title in kinds)],
+        rows,
+        sections=[i for i, place in enumerate(places) if i == 0 or place != places[i - 1]],
+        num_labels=3,
+        note=_test_note(summary, max(test["pairs"] for test in tests), len(kinds)),
+    )
+
+
+def _test_note(summary: Json, pairs: int, num_tests: int) -> str:
+    draws = summary["bootstrap_draws"]
+    interval = f"Interval: bootstrap over test nodes, {draws:,} draws. " if draws else ""
+    if num_tests == 0:
+        few = "1 seed is" if pairs == 1 else f"{pairs} seeds are"
+        return f"{interval}{few} too few for a paired test: t needs {T_TEST_SEEDS}, Wilcoxon {WILCOXON_SEEDS}."
+    both = " and Wilcoxon's test (W)" if num_tests > 1 else ""
+    return f"{interval}p: paired t-test (t){both} over {pairs} seeds, Holm-corrected over the methods."
+
+
+def _wins(summary: Json) -> Sheet:
+    tallies = {(tally["method"], tally["metric"]): tally for tally in summary["win_tie_loss"]}
+    methods = list(dict.fromkeys(method for method, _ in tallies))
+    rows = [
+        [method, *(_tally(tallies[method, metric][over]) for over in ("clients", "tables") for metric in METRICS)]
+        for method in methods
+    ]
+    columns = ["method", *(f"{metric}, {over}" for over in ("clients", "tables") for metric in METRICS)]
+    note = (
+        f"Means over seeds, better / within {100 * TIE:g} points / worse. Clients: of every data set and backbone; "
+        "tables: pairs of data set and backbone."
+    )
+    return Sheet(f"win / tie / loss against {summary['reference']}", columns, rows, note=note)
+
+
+def _chosen(tuning: Sequence[Json]) -> Sheet:
+    rows = [
+        [r["dataset"], r["backbone"], ", ".join(r["methods"]), _values(r["chosen"]), str(r["num_trials"])]
+        for r in tuning
+    ]
+    seeds = ", ".join(map(str, tuning[0]["seeds"]))
+    note = f"On validation nodes by {tuning[0]['criterion']}, seeds {seeds}; no trial sees a test node."
+    columns = ["data set", "backbone", "methods", "chosen", "trials"]
+    return Sheet("settings chosen by search", columns, rows, num_labels=4, note=note)
+
+
+def _best(rows: Sequence[Json], indices: Sequence[int], first_column: int) -> set[tuple[int, int]]:
+    """The cells with the largest mean, as it is shown: equal to two digits is equal."""
+    bold = set()
+    for column, metric in enumerate(METRICS, start=first_column):
+        shown = {i: round(100 * rows[i][metric]["mean"], 2) for i in indices if rows[i][metric]["mean"] is not None}
+        bold |= {(i, column) for i, value in shown.items() if value == max(shown.values()) and len(indices) > 1}
+    return bold
+
+
+def _seed_note(rows: Sequence[Json]) -> str:
+    counts = sorted({len(row["seeds"]) for row in rows})
+    if counts == [1]:
+        return "One seed."
+    return (
+        f"Mean ± standard deviation over {' to '.join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))} seeds."
+    )
+
+
+def _values(values: Json) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _tally(tally: Json) -> str:
+    return f"{tally['win']} / {tally['tie']} / {tally['loss']}"
+
+
+def _interval(test: Json) -> str:
+    return "" if test["low"] is None else f"{_points(test['low'])} … {_points(test['high'])}"
+
+
+def _points(value: float | None) -> str:
+    return "n/a" if value is None else f"{100 * value:+.2f}".replace("-", "−")
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "n/a"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _bytes(value: float | None) -> str:
+    return "n/a" if value is None else f"{value / 1e6:,.1f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:,.1f}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _mean_std(value: Json) -> list[str | None]:
+    return [_hundred(value["mean"]), _hundred(value["std"])]
+
+
+def _hundred(value: float | None) -> str | None:
+    return None if value is None else f"{100 * value:.4f}"
+
+
+def _short(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"

@@ -1,0 +1,120 @@
+"""A cell of a grid: one data set, algorithm, backbone and seed with all settings, and the key of its result.
+
+The key is a hash of everything that decides the result: every setting with its value (so a preset and the
+same values by hand are one cell), the clients' graphs and splits, and `RESULT_VERSION`. Names of tables and
+paths are not in it, so two studies that need the same cell share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from fedspray.data.federation import Federation
+from fedspray.runs.experiment import open_source
+from fedspray.runs.settings import RunSettings, describe
+
+RESULT_VERSION = 1
+"""Raised when the same settings, data and seed give other numbers than before, and only then."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of a grid, with its place in the tables."""
+
+    dataset: str
+    """The data set's name in tables."""
+    method: str
+    """The method's name in tables: the algorithm's, or one given to it with certain settings."""
+    source: Mapping[str, Any]
+    """What names the data: `Experiment.source`."""
+    run: RunSettings
+    """Everything else; exactly one seed."""
+    validation_only: bool = False
+    """Nobody is a test node: for choosing settings."""
+    label: str = ""
+    """What else to call it, for people."""
+
+    @property
+    def seed(self) -> int:
+        """Draws the split and everything else that is random."""
+        return self.run.seeds[0]
+
+    @property
+    def backbone(self) -> str:
+        """The backbone's name."""
+        return self.run.backbone
+
+    @cached_property
+    def settings(self) -> Json:
+        """Every setting with its value."""
+        return describe(*self.run.build())
+
+    def federation(self) -> Federation:
+        """The clients with the splits of this cell."""
+        federation = _open(json.dumps(dict(self.source), sort_keys=True))
+        if not self.run.keep_split:
+            federation = federation.with_split(self.seed)
+        return federation.without_test() if self.validation_only else federation
+
+    def identity(self) -> Json:
+        """All that decides the result."""
+        federation = self.federation()
+        clients, _ = self.run.build_for(federation)
+        names = [client.name for client in federation.clients]
+        return {
+            "result_version": RESULT_VERSION,
+            "algorithm": self.run.algorithm,
+            "backbone": self.run.backbone,
+            "settings": self.settings,
+            "backbone_of": {
+                name: {"backbone": self.run.backbone_of[name], "settings": describe(clients[names.index(name)])}
+                for name in sorted(self.run.backbone_of)
+            },
+            "dtype": self.run.dtype,
+            "seed": self.seed,
+            "graphs": _fingerprint(json.dumps(dict(self.source), sort_keys=True)),
+            "splits": federation.split_fingerprint(),
+            "code": _outside_code(self.run),
+        }
+
+    def key(self) -> str:
+        """The sha256 of `identity`."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+    def name(self, key: str) -> str:
+        """A file name, readable and unique."""
+        federation = _open(json.dumps(dict(self.source), sort_keys=True))
+        words = f"{federation.name}-{self.run.algorithm}-{self.run.backbone}-seed{self.seed}"
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", words) + f"-{key[:16]}"
+
+    def __str__(self) -> str:
+        label = f", {self.label}" if self.label else ""
+        return f"{self.dataset}, {self.method}, {self.backbone}{label}, seed {self.seed}"
+
+
+@lru_cache(maxsize=8)
+def _open(source: str) -> Federation:
+    """A worker gets many cells of the same data, and reads them once."""
+    return open_source(json.loads(source))
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(source: str) -> str:
+    return _open(source).fingerprint()
+
+
+def _outside_code(run: RunSettings) -> dict[str, str]:
+    """sha256 of the modules of `package.module:Name`, whose changes no version number of ours tells."""
+    names = sorted({run.algorithm, run.backbone, *run.backbone_of.values()})
+    modules = {name: sys.modules[name.partition(":")[0]] for name in names if ":" in name}
+    return {name: hashlib.sha256(inspect.getsource(module).encode()).hexdigest() for name, module in modules.items()}

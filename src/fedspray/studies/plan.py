@@ -1,0 +1,231 @@
+"""Which cells a study consists of: an experiment (`runs/experiment.py`) and a table ``[compare]`` of lists.
+
+::
+
+    rounds = 300                     # an experiment, as for `fedspray run`
+    seeds = 5
+
+    [compare]
+    datasets = ["banks", { dataset = "pubmed", partition_dir = "partitions/PubMed" }]
+    algorithms = ["local", "fedspray", { name = "no alignment", algorithm = "fedspray", set = { distill_weight = 0 } }]
+    backbones = ["gcn", "sage"]
+    reference = "fedspray"
+
+    [compare.set.sage]               # for one data set, method or backbone …
+    lr = 0.01
+    [compare.set."pubmed/fedspray"]  # … or for a combination, in any order
+    distill_weight = 2.0
+
+`fedspray.studies.tuning` reads ``[compare.tune]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedspray.errors import InputError, unknown
+from fedspray.runs.experiment import Experiment
+from fedspray.runs.settings import RunSettings, describe
+from fedspray.studies.cells import Cell
+from fedspray.studies.tuning import TunePlan
+from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
+
+Json = dict[str, Any]
+
+DATA_KEYS = ("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed")
+_METHOD_KEYS = ("name", "algorithm", "preset", "set")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """An algorithm with certain settings, under a name for the tables."""
+
+    name: str
+    algorithm: str
+    preset: str | None = None
+    set: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings for the cells that all of `owners` apply to: names of data sets, methods and backbones."""
+
+    owners: tuple[str, ...]
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a table: its cells differ in the seed alone."""
+
+    dataset: str
+    method: str
+    source: Mapping[str, Any]
+    run: RunSettings
+    label: str = ""
+    """Settings that were changed, for people."""
+
+    @property
+    def backbone(self) -> str:
+        """The backbone's name."""
+        return self.run.backbone
+
+    @property
+    def settings(self) -> Json:
+        """Every setting with its value."""
+        return describe(*self.run.build())
+
+    def with_values(self, values: Mapping[str, Any]) -> Row:
+        """The same row with some settings changed."""
+        words = [self.label, *(f"{name}={value}" for name, value in values.items())]
+        run = replace(self.run, values={**self.run.values, **values})
+        return replace(self, run=run, label=", ".join(filter(None, words)))
+
+    def check(self) -> None:
+        """Refuses settings that this method or backbone does not have."""
+        try:
+            self.run.build()
+        except InputError as error:
+            raise InputError(f"{self.method}, {self.backbone}: {error}") from None
+
+    def cells(self, seeds: Sequence[int], *, validation_only: bool = False) -> list[Cell]:
+        """One cell for each seed."""
+        return [
+            Cell(
+                dataset=self.dataset,
+                method=self.method,
+                source=self.source,
+                run=replace(self.run, seeds=(seed,)),
+                validation_only=validation_only,
+                label=self.label,
+            )
+            for seed in seeds
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that ``fedspray compare`` takes. `Plan.from_values` reads a TOML file and flags."""
+
+    base: Experiment
+    datasets: Mapping[str, Experiment]
+    """The name in tables, and the experiment whose data keys name the data."""
+    methods: tuple[Method, ...]
+    backbones: tuple[str, ...]
+    seeds: tuple[int, ...]
+    reference: str
+    """The method that the others are compared with."""
+    rules: tuple[Rule, ...] = ()
+    tune: TunePlan | None = None
+
+    @classmethod
+    def from_values(
+        cls, values: Mapping[str, Any], where: str, overrides: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Plan:
+        """From the values of a TOML file with a table ``compare``; unknown names are refused.
+
+        Args:
+            values: the experiment's, and ``compare``.
+            where: what they come from, for messages.
+            overrides: like ``[compare.set]``, and stronger; the name ``""`` is for all cells.
+        """
+        compare = check_table(values.get("compare", {}), f"{where}: compare")
+        known = ("datasets", "algorithms", "backbones", "seeds", "reference", "set", "tune")
+        check_keys(compare, known, f"{where}: [compare]")
+        base = Experiment.from_values({k: v for k, v in values.items() if k != "compare"}, where)
+        datasets = _datasets(compare.get("datasets", [base.dataset]), values, where)
+        methods = _methods(compare.get("algorithms", [base.algorithm]), base, where)
+        names = [method.name for method in methods]
+        reference = compare.get("reference", "fedspray" if "fedspray" in names else names[0])
+        if reference not in names:
+            raise unknown("reference", str(reference), names)
+        backbones = check_list(compare.get("backbones", [base.backbone]), f"{where}: backbones", "names")
+        seeds = compare.get("seeds")
+        plan = cls(
+            base=base,
+            datasets=datasets,
+            methods=methods,
+            backbones=tuple(map(str, backbones)),
+            seeds=base.run_settings().seeds if seeds is None else check_seeds(seeds, f"{where}: seeds"),
+            reference=reference,
+            rules=(
+                *_rules(compare.get("set", {}), f"{where}: [compare.set]"),
+                *_rules(overrides or {}, "--set"),
+            ),
+        )
+        plan._check_owners()
+        if "tune" in compare:
+            plan = replace(plan, tune=TunePlan.from_values(compare["tune"], names, plan.seeds, where))
+        for row in plan.rows():
+            row.check()  # refuse bad settings before any data are touched
+        return plan
+
+    def rows(self) -> list[Row]:
+        """Every data set with every backbone and every method, in this order."""
+        return [
+            self._row(dataset, backbone, method)
+            for dataset in self.datasets
+            for backbone in self.backbones
+            for method in self.methods
+        ]
+
+    def _row(self, dataset: str, backbone: str, method: Method) -> Row:
+        shared = self.base.run_settings()
+        values = {**shared.values, **method.set}
+        for rule in self.rules:
+            if set(rule.owners) <= {dataset, backbone, method.name}:
+                values |= rule.values
+        run = replace(shared, algorithm=method.algorithm, backbone=backbone, preset=method.preset, values=values)
+        return Row(dataset=dataset, method=method.name, source=self.datasets[dataset].source(), run=run)
+
+    def _check_owners(self) -> None:
+        kinds = {
+            "data set": list(self.datasets),
+            "method": [method.name for method in self.methods],
+            "backbone": list(self.backbones),
+        }
+        everything = [name for names in kinds.values() for name in names]
+        twice = next((name for name in everything if everything.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{twice!r} names two things of this comparison, but names must differ")
+        for rule in self.rules:
+            for owner in rule.owners:
+                if owner not in everything:
+                    raise unknown("data set, method or backbone of this comparison", owner, everything)
+
+
+def _datasets(listed: Any, values: Mapping[str, Any], where: str) -> dict[str, Experiment]:
+    shared = {key: values[key] for key in DATA_KEYS if key in values}
+    found: dict[str, Experiment] = {}
+    for entry in check_list(listed, f"{where}: datasets", "names or tables"):
+        given = {"dataset": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
+        check_keys(given, ("name", *DATA_KEYS), f"{where}: datasets")
+        name = given.pop("name", Path(str(given.get("dataset", "banks"))).stem)
+        if name in found:
+            raise InputError(f"{where}: two data sets are called {name!r}: give one of them another `name`")
+        found[name] = Experiment.from_values({**shared, **given}, f"{where}: data set {name}")
+    return found
+
+
+def _methods(listed: Any, base: Experiment, where: str) -> tuple[Method, ...]:
+    found = []
+    for entry in check_list(listed, f"{where}: algorithms", "names or tables"):
+        given = {"algorithm": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
+        check_keys(given, _METHOD_KEYS, f"{where}: algorithms")
+        algorithm = str(given.get("algorithm", base.algorithm))
+        values = check_table(given.get("set", {}), f"{where}: set of {algorithm}")
+        name = str(given.get("name", algorithm))
+        found.append(Method(name=name, algorithm=algorithm, preset=given.get("preset", base.preset), set=values))
+    return tuple(found)
+
+
+def _rules(tables: Any, where: str) -> list[Rule]:
+    """The rules of a table, the less specific ones first, so that the more specific ones win."""
+    rules = []
+    for name, values in check_table(tables, where).items():
+        owners = tuple(part.strip() for part in name.split("/") if part.strip())
+        rules.append(Rule(owners, check_table(values, f"{where}: {name}")))
+    return sorted(rules, key=lambda rule: len(rule.owners))

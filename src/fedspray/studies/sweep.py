@@ -1,0 +1,53 @@
+"""One setting over a list of values: the rows of a plan, once for each value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedspray.errors import InputError
+from fedspray.runs.settings import parse
+from fedspray.studies.comparison import Entry, figures
+from fedspray.studies.plan import DATA_KEYS, Plan, Row
+from fedspray.studies.statistics import METRICS
+
+Json = dict[str, Any]
+
+_NUMBERS = {"clients": "int", "nodes": "int", "alpha": "float", "partition_seed": "int"}
+
+
+def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[Any, Row]]:
+    """Every value with every row of the plan.
+
+    Args:
+        plan: what is the same for all values.
+        setting: any setting of the algorithm, backbone or rounds, or one of the data: clients, nodes, alpha.
+        values: as given; each is read like the setting.
+    """
+    if len(values) < 2:
+        raise InputError(f"{setting} has {len(values)} value(s), but a sweep needs at least 2")
+    found = []
+    for value in values:
+        for row in plan.rows():
+            changed = _with_data(row, setting, value) if setting in DATA_KEYS else row.with_values({setting: value})
+            changed.check()
+            shown = changed.source[setting] if setting in DATA_KEYS else changed.settings[setting]
+            found.append((shown, changed))
+    return found
+
+
+def summarise_sweep(setting: str, entries: Sequence[tuple[Any, Entry]]) -> Json:
+    """The figures of every value as one JSON object, made from the rows of the comparison."""
+    return {
+        "setting": setting,
+        "metrics": list(METRICS),
+        "rows": [{"value": value, **figures(entry)} for value, entry in entries],
+    }
+
+
+def _with_data(row: Row, setting: str, value: Any) -> Row:
+    if setting not in _NUMBERS:
+        raise InputError(f"{setting} cannot be swept, but any setting can, and {', '.join(_NUMBERS)}")
+    source = {**row.source, setting: parse(setting, value, _NUMBERS[setting])}
+    return replace(row, source=source, label=f"{setting}={value}")

@@ -1,0 +1,220 @@
+"""Choosing settings on validation data only.
+
+A grid, not a sampler: searches here are over one to three settings, a grid is exact, every method gets
+visibly the same number of trials, and trials are cells, so they are resumable and shared. Trials see no test
+node (`Cell.validation_only`): no figure about one is computed, let alone recorded.
+
+::
+
+    [compare.tune]
+    seeds = 2                        # 1000 and 1001: never those of the report
+    criterion = "mean"               # of overall and minority validation accuracy
+    trials = 4                       # for every method; a larger grid is thinned out by a seeded draw
+    untuned = ["local"]              # methods that have nothing to choose
+
+    [compare.tune.shared]            # chosen first, once for all methods of a data set and backbone
+    lr = [0.005, 0.01]
+
+    [compare.tune.grid.fedspray]     # then each method's own
+    distill_weight = [0.5, 1, 2, 5]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from fedspray.errors import InputError, RunStopped, unknown
+from fedspray.seeds import generator
+from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
+
+if TYPE_CHECKING:
+    from fedspray.studies.cells import Cell
+    from fedspray.studies.grid import Outcome
+    from fedspray.studies.plan import Row
+
+Json = dict[str, Any]
+Values = dict[str, Any]
+RunCells = Callable[[str, "Sequence[Cell]"], "list[Outcome]"]
+"""Runs cells under a title, and says how each ended."""
+
+CRITERIA = {
+    "mean": "mean of overall and minority validation accuracy",
+    "overall": "validation accuracy",
+    "minority": "validation accuracy on minority nodes",
+    "balanced": "mean of the validation accuracies of majority and minority nodes",
+    "loss": "validation loss, negative",
+}
+
+FIRST_SEED = 1000
+"""Tuning seeds count from here unless they are listed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunePlan:
+    """What is searched, and by what it is chosen."""
+
+    seeds: tuple[int, ...] = (FIRST_SEED,)
+    criterion: str = "mean"
+    trials: int | None = None
+    """Points for every method; None takes every point of the grids, which must then be equally many."""
+    shared: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Settings that all methods of a data set and backbone share."""
+    grid: Mapping[str, Mapping[str, list[Any]]] = field(default_factory=dict)
+    """By method: its own settings."""
+    untuned: tuple[str, ...] = ()
+
+    @classmethod
+    def from_values(cls, values: Any, methods: Sequence[str], reporting_seeds: Sequence[int], where: str) -> TunePlan:
+        """Reads ``[compare.tune]``; refuses an unequal number of trials and seeds that are also reported."""
+        check_table(values, f"{where}: tune")
+        check_keys(values, ("seeds", "criterion", "trials", "shared", "grid", "untuned"), f"{where}: [compare.tune]")
+        grids = values.get("grid", {})
+        for name in [*grids, *values.get("untuned", [])]:
+            if name not in methods:
+                raise unknown("method of this comparison", name, methods)
+        plan = cls(
+            seeds=check_seeds(values.get("seeds", 1), f"{where}: tuning seeds", FIRST_SEED),
+            criterion=values.get("criterion", "mean"),
+            trials=values.get("trials"),
+            shared=_lists(values.get("shared", {}), f"{where}: [compare.tune.shared]"),
+            grid={name: _lists(grid, f"{where}: [compare.tune.grid.{name}]") for name, grid in grids.items()},
+            untuned=tuple(values.get("untuned", [])),
+        )
+        plan.check(methods, reporting_seeds)
+        return plan
+
+    def check(self, methods: Sequence[str], reporting_seeds: Sequence[int]) -> None:
+        """Refuses a search that is unfair, or that looks at what will be reported."""
+        if self.criterion not in CRITERIA:
+            raise unknown("criterion", self.criterion, CRITERIA)
+        both = sorted(set(self.seeds) & set(reporting_seeds))
+        if both:
+            raise InputError(f"the tuning seed {both[0]} is also a seed of the report, but they must differ")
+        if self.trials is not None and (not isinstance(self.trials, int) or self.trials < 1):
+            raise InputError(f"trials is {self.trials!r}, but must be a whole number above 0")
+        if not self.grid:
+            return
+        counts = {name: len(self.points(name)) for name in methods if name not in self.untuned}
+        wanted = max(counts.values(), default=0)
+        for name, count in counts.items():
+            if count != wanted:
+                raise InputError(
+                    f"every method must get the same number of trials, but {name!r} has {count} "
+                    f"and another one {wanted}: change its grid, set `trials`, or list it under `untuned`"
+                )
+
+    def points(self, method: str) -> list[Values]:
+        """The points of a method's grid, thinned out to `trials` by a draw that depends on its name alone."""
+        points = grid_points(self.grid.get(method, {})) if method in self.grid else []
+        if self.trials is None or len(points) <= self.trials:
+            return points
+        chosen = generator(0, "trials", method).choice(len(points), size=self.trials, replace=False)
+        return [points[i] for i in sorted(chosen)]
+
+
+def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[Values]:
+    """Every combination of the listed values; the last name changes fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def tune_rows(rows: Sequence[Row], plan: TunePlan, run_cells: RunCells) -> tuple[list[Row], list[Json]]:
+    """Chooses settings for every row: the rows with their chosen settings, and the record of each search.
+
+    First the shared settings, for all methods of a data set and backbone together: by the mean of the
+    methods' scores. Then each method's own.
+    """
+    records: list[Json] = []
+    rows = list(rows)
+    if plan.shared:
+        groups = _grouped(rows)
+        points = grid_points(plan.shared)
+        searches = [(members, points) for members in groups.values()]
+        found = _search(searches, plan, run_cells, "tuning shared settings")
+        for (dataset, backbone), record in zip(groups, found, strict=True):
+            names = [row.method for row in groups[dataset, backbone]]
+            records.append({"dataset": dataset, "backbone": backbone, "methods": names, **record})
+        chosen = dict(zip(groups, (record["chosen"] for record in found), strict=True))
+        rows = [row.with_values(chosen[row.dataset, row.backbone]) for row in rows]
+    tuned = [i for i, row in enumerate(rows) if row.method in plan.grid and row.method not in plan.untuned]
+    found = _search([([rows[i]], plan.points(rows[i].method)) for i in tuned], plan, run_cells, "tuning each method")
+    for i, record in zip(tuned, found, strict=True):
+        row = rows[i]
+        records.append({"dataset": row.dataset, "backbone": row.backbone, "methods": [row.method], **record})
+        rows[i] = row.with_values(record["chosen"])
+    return rows, records
+
+
+def score(criterion: str, validation: Json) -> float | None:
+    """How good a trial is: larger is better; None where the validation set is empty."""
+    if criterion == "mean":
+        known = [validation[name] for name in ("overall", "minority") if validation[name] is not None]
+        return fmean(known) if known else None
+    if criterion == "loss":
+        return None if validation["loss"] is None else -float(validation["loss"])
+    value: float | None = validation[criterion]
+    return value
+
+
+def _search(
+    searches: Sequence[tuple[Sequence[Row], list[Values]]], plan: TunePlan, run_cells: RunCells, title: str
+) -> list[Json]:
+    """All trials of all searches as one grid of cells; then, for each search, its record."""
+    cells, searches = [], [(rows, [_read(rows[0], point) for point in points]) for rows, points in searches]
+    for rows, points in searches:
+        for changed in (row.with_values(point) for point in points for row in rows):
+            changed.check()
+            cells += changed.cells(plan.seeds, validation_only=True)
+    outcomes = iter(run_cells(title, cells)) if cells else iter(())
+    records = []
+    for rows, points in searches:
+        trials = [_trial(point, [next(outcomes) for _ in rows for _ in plan.seeds], plan) for point in points]
+        best = max((t for t in trials if t["score"] is not None), key=lambda t: t["score"], default=None)
+        if best is None:
+            raise RunStopped(f"no trial of {rows[0].dataset}, {rows[0].method}, {rows[0].backbone} gave a score")
+        records.append(
+            {
+                "criterion": plan.criterion,
+                "seeds": list(plan.seeds),
+                "num_trials": len(trials),
+                "chosen": best["values"],
+                "trials": trials,
+            }
+        )
+    return records
+
+
+def _trial(point: Values, outcomes: Sequence[Outcome], plan: TunePlan) -> Json:
+    """One point of a search: validation figures only, since there are no others."""
+    runs = []
+    for outcome in outcomes:
+        run: Json = {"method": outcome.cell.method, "seed": outcome.cell.seed, "failure": outcome.failure}
+        if outcome.result is not None:
+            val = outcome.result.metrics["val"]
+            run |= {name: val[name] for name in ("overall", "minority", "balanced", "loss")}
+            run |= {"round": outcome.result.metrics["best_round"], "score": score(plan.criterion, val)}
+        runs.append(run)
+    scores = [run.get("score") for run in runs]
+    known = [value for value in scores if value is not None]
+    return {"values": point, "score": fmean(known) if len(known) == len(scores) else None, "runs": runs}
+
+
+def _read(row: Row, point: Values) -> Values:
+    """A point with its values as the algorithm reads them."""
+    changed = row.with_values(point)
+    changed.check()
+    return {name: changed.settings[name] for name in point}
+
+
+def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.dataset, row.backbone), []).append(row)
+    return groups
+
+
+def _lists(grid: Any, where: str) -> dict[str, list[Any]]:
+    return {name: check_list(v, f"{where}: {name}", "values to try") for name, v in check_table(grid, where).items()}

@@ -1,0 +1,46 @@
+"""Checks of what files and flags say about a study."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedspray.errors import InputError
+
+
+def check_keys(content: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    """Refuses a key that does not exist, with the nearest one that does."""
+    for key in content:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+            raise InputError(f"{where}: unknown key {key!r}: the nearest is {near[0]!r}")
+
+
+def check_table(value: Any, where: str) -> Mapping[str, Any]:
+    """Refuses what is not a table of names and values."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where} is {value!r}, but must be a table of names and values")
+    return value
+
+
+def check_list(value: Any, where: str, what: str) -> list[Any]:
+    """Refuses what is not a list with something in it."""
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where} is {value!r}, but must be a list of {what}")
+    return value
+
+
+def check_seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
+    """A list of seeds, or how many, from ``first`` on."""
+    listed = list(range(first, first + value)) if _is_whole(value) else value
+    if not isinstance(listed, list) or not listed or not all(_is_whole(s) and s >= 0 for s in listed):
+        raise InputError(f"{where} is {value!r}, but must be a number above 0 or a list of seeds")
+    twice = next((seed for seed in listed if listed.count(seed) > 1), None)
+    if twice is not None:
+        raise InputError(f"{where} names {twice} twice, but each seed may appear once")
+    return tuple(listed)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

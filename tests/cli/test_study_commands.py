@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedspray.cli.main import run_command
+from fedspray.cli.study import duration
+
+SMALL = ["--nodes", "200", "--rounds", "2", "--jobs", "1"]
+TOML = """
+nodes = 200
+rounds = 2
+seeds = 2
+
+[compare]
+algorithms = ["local", "fedspray"]
+backbones = ["gcn", "mlp"]
+
+[compare.set.mlp]
+lr = 0.02
+
+[compare.tune]
+untuned = ["local"]
+[compare.tune.shared]
+weight_decay = [0, 0.001]
+[compare.tune.grid.fedspray]
+distill_weight = [1, 4]
+"""
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
+    captured = capsys.readouterr()
+    return json.loads(captured.out), captured.err
+
+
+def test_a_comparison_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text(TOML)
+    assert run_command(["compare", "study.toml", "--jobs", "1", "--bootstrap", "50", "--json"]) == 0
+    summary, messages = printed(capsys)
+    assert [(r["backbone"], r["method"]) for r in summary["rows"]] == [
+        *(("gcn", "local"), ("gcn", "fedspray")),
+        *(("mlp", "local"), ("mlp", "fedspray")),
+    ]
+    assert [r["settings"]["lr"] for r in summary["rows"]][2:] == [0.02, 0.02]
+    for backbone in ("gcn", "mlp"):  # shared per backbone, whatever was chosen
+        decays = {r["settings"]["weight_decay"] for r in summary["rows"] if r["backbone"] == backbone}
+        assert len(decays) == 1
+    assert len(summary["tuning"]) == 4  # two backbones: shared settings, then fedspray's own
+    assert all(search["num_trials"] == 2 for search in summary["tuning"])
+    assert "about" in messages
+    folder = Path("studies/study")
+    assert json.loads((folder / "comparison.json").read_text()) == summary
+    rows = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
+    assert len(rows) == 8
+    assert {row["settings"] for row in rows} == {"study.toml"}
+    assert (folder / "comparison.tex").read_text().count(r"\begin{table}") == 4
+    stored = {file: file.stat().st_mtime_ns for file in Path("studies/cells").glob("*.json")}
+
+    assert run_command(["compare", "study.toml", "--jobs", "1", "--bootstrap", "50", "--json"]) == 0
+    again, messages = printed(capsys)
+    assert again == summary
+    assert "comparing: 8 of 8 cells are finished already" in messages
+    assert {file: file.stat().st_mtime_ns for file in Path("studies/cells").glob("*.json")} == stored
+
+
+def test_flags_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text(TOML.split("[compare.tune]")[0])
+    flags = ["--algorithm", "fedavg", "--algorithm", "fedspray", "--backbone", "mlp", "--seeds", "1"]
+    flags += ["--reference", "fedavg", "--set", "fedspray:distill_weight=9", "--set", "lr=0.5", "--jobs", "1"]
+    assert run_command(["compare", "study.toml", *flags, "--json"]) == 0
+    summary, _ = printed(capsys)
+    assert [r["method"] for r in summary["rows"]] == ["fedavg", "fedspray"]
+    assert (summary["reference"], summary["seeds"]) == ("fedavg", [0])
+    assert summary["rows"][1]["settings"]["distill_weight"] == 9.0
+    assert summary["rows"][0]["settings"]["lr"] == 0.5
+
+
+def test_a_failed_cell_ends_with_code_3_and_the_other_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", *SMALL, "--algorithm", "local", "--algorithm", "fedavg", "--set", "fedavg:lr=1e30"]
+    assert run_command([*arguments, "--json"]) == 3
+    summary, messages = printed(capsys)
+    assert "error: 1 of 2 cells failed; the same command tries them again." in messages
+    assert [r["overall"]["mean"] is None for r in summary["rows"]] == [False, True]
+    assert summary["failures"][0]["method"] == "fedavg"
+
+
+def test_kept_runs_are_run_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["compare", *SMALL, "--algorithm", "local", "--keep-runs", "--json"]) == 0
+    summary, _ = printed(capsys)
+    (folder,) = Path("studies/cells/runs").iterdir()
+    assert run_command(["run", "--resume", str(folder), "--json"]) == 0
+    result, _ = printed(capsys)
+    assert result["overall"]["mean"] == summary["rows"][0]["overall"]["mean"]
+
+
+def test_a_sweep_writes_table_and_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["sweep", *SMALL, "--vary", "local_epochs=1,3", "--seeds", "2", "--json"]) == 0
+    summary, _ = printed(capsys)
+    assert [row["value"] for row in summary["rows"]] == [1, 3]
+    folder = Path("studies/sweep-local_epochs")
+    assert (folder / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert len((folder / "sweep.csv").read_text().splitlines()) == 5
+
+
+def test_a_search_looks_at_no_test_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["tune", *SMALL, "--grid", "distill_weight=1,2", "--tuning-seeds", "2", "--json"]) == 0
+    content, _ = printed(capsys)
+    (search,) = content["searches"]
+    assert (search["seeds"], search["num_trials"]) == ([1000, 1001], 2)
+    best = max(search["trials"], key=lambda trial: float(trial["score"]))
+    assert search["chosen"] == best["values"]
+    for file in Path("studies/cells").glob("*.json"):
+        cell = json.loads(file.read_text())
+        assert cell["validation_only"]
+        assert "test" not in cell["curves"]
+        assert "overall" not in cell["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compare", "missing.toml"], "missing.toml is not a file, but an experiment in TOML is needed"),
+        (["compare", "--set", "lr"], "--set is 'lr', but must be of the form NAME=VALUE or OWNER:NAME=VALUE"),
+        (["compare", "--algorithm", "x"], "x, gcn: unknown algorithm 'x': choose one of"),
+        (["compare", "--backend", "slurm"], "unknown back end 'slurm': choose one of dask, loky, ray"),
+        (["sweep", "--vary", "lr"], "--vary is 'lr', but must be of the form NAME=VALUE,VALUE,…"),
+        (["tune", "--grid", "lr=1", "--grid", "lr=2"], "--grid names a setting twice"),
+        (["tune", "--grid", "lr=0.1,0.2", "--criterion", "test"], "unknown criterion 'test': choose one of balanced"),
+        (["run", "study.toml"], "study.toml: [compare] is for `fedspray compare`, but this command takes one"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_writes_nothing(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "study.toml" in arguments:
+        Path("study.toml").write_text(TOML)
+    assert run_command(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sentence}")
+    assert not Path("studies").exists()
+
+
+def test_durations_are_for_people() -> None:
+    assert [duration(s) for s in (8.4, 89, 720, 12_000)] == ["8 s", "89 s", "12 min", "3 h 20 min"]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from rich.console import Console
+
+from fedspray.report.comparisons import comparison_csv, comparison_sheets, search_sheet, sweep_csv, sweep_sheet
+from fedspray.report.sheets import Sheet
+from fedspray.report.sweeps import sweep_figure, sweep_png
+
+
+def row(method: str, overall: float | None, minority: float, **more: Any) -> dict[str, Any]:
+    return {
+        "dataset": "pub_med",
+        "backbone": "gcn",
+        "method": method,
+        "seeds": [0, 1, 2, 3, 4],
+        "overall": {"mean": overall, "std": 0.01},
+        "minority": {"mean": minority, "std": 0.02},
+        "bytes_up": 1_500_000,
+        "bytes_down": 2_000_000,
+        "cpu_seconds": 12.34,
+        **more,
+    }
+
+
+def test_row(method: str, metric: str, **more: Any) -> dict[str, Any]:
+    shared = {"dataset": "pub_med", "backbone": "gcn", "method": method, "metric": metric, "pairs": 5}
+    figures = {"difference": -0.05, "low": -0.08, "high": -0.02, "t_p": 0.0001, "t_p_holm": 0.0002}
+    return {**shared, **figures, "wilcoxon_p": None, "wilcoxon_p_holm": None, **more}
+
+
+test_row.__test__ = False  # type: ignore[attr-defined]
+
+SUMMARY: dict[str, Any] = {
+    "reference": "fedspray",
+    "bootstrap_draws": 2000,
+    "rows": [row("local", 0.875, 0.5), row("fedspray", 0.8750001, 0.61234)],
+    "tests": [test_row("local", "overall", t_p_holm=0.25), test_row("local", "minority")],
+    "win_tie_loss": [
+        {"method": "local", "metric": metric, "clients": {"win": 1, "tie": 2, "loss": 4}, "tables": tally}
+        for metric in ("overall", "minority")
+        for tally in [{"win": 0, "tie": 0, "loss": 1}]
+    ],
+    "tuning": [],
+}
+
+
+def test_markdown() -> None:
+    accuracy, differences, wins = (sheet.to_markdown() for sheet in comparison_sheets(SUMMARY))
+    assert "| gcn | local | **87.50 ± 1.00** | 50.00 ± 2.00 | 1.5 | 2.0 | 12.3 |" in accuracy
+    assert "| gcn | fedspray | **87.50 ± 1.00** | **61.23 ± 2.00** | 1.5 | 2.0 | 12.3 |" in accuracy
+    assert "| gcn | overall | local | −5.00 | −8.00 … −2.00 | 0.250 |" in differences
+    assert "| gcn | minority | local | −5.00 | −8.00 … −2.00 | <0.001 |" in differences
+    assert "| local | 1 / 2 / 4 | 1 / 2 / 4 | 0 / 0 / 1 | 0 / 0 / 1 |" in wins
+
+
+def test_latex() -> None:
+    text = comparison_sheets(SUMMARY)[0].to_latex()
+    assert r"\caption{pub\_med: test accuracy in \%. Mean $\pm$ standard deviation over 5 seeds." in text
+    assert r"gcn & fedspray & \textbf{87.50 $\pm$ 1.00} & \textbf{61.23 $\pm$ 2.00} & 1.5 & 2.0 & 12.3 \\" in text
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
+
+
+def test_csv_begins_with_the_columns_of_the_committed_tables() -> None:
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(SUMMARY, "pubmed.toml"))))
+    columns = ["dataset", "algorithm", "backbone", "metric", "mean", "std", "seeds", "settings"]
+    assert list(rows[0])[:8] == columns
+    assert [rows[3][name] for name in columns] == [
+        *("pub_med", "fedspray", "gcn", "minority"),
+        *("61.2340", "2.0000", "5", "pubmed.toml"),
+    ]
+    assert (rows[1]["difference"], rows[1]["t_p_holm"], rows[3]["difference"]) == ("-5.0000", "0.0002", "")
+
+
+def test_too_few_seeds_say_so() -> None:
+    none = {"t_p": None, "t_p_holm": None, "pairs": 3}
+    tests = [test_row("local", metric, **none) for metric in ("overall", "minority")]
+    sheet = comparison_sheets({**SUMMARY, "tests": tests})[1]
+    assert "p (t)" not in sheet.columns
+    assert "3 seeds are too few for a paired test: t needs 5, Wilcoxon 10." in sheet.note
+
+
+def test_missing_figures_are_not_numbers_and_not_best() -> None:
+    (sheet,) = comparison_sheets({**SUMMARY, "rows": [row("a", None, 0.1), row("b", 0.2, 0.3)], "tests": [],
+                                  "win_tie_loss": []})  # fmt: skip
+    assert sheet.rows[0][2].startswith("n/a")
+    assert (0, 2) not in sheet.bold
+    assert (1, 2) in sheet.bold
+
+
+def test_the_terminal_shows_what_brackets_hold() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(Sheet("t", ["a"], [["[red]"]]).to_rich())
+    assert "[red]" in console.export_text()
+
+
+def sweep_summary(values: list[Any]) -> dict[str, Any]:
+    rows = [row("fedspray", 0.8 + 0.01 * i, 0.5, value=value) for i, value in enumerate(values)]
+    return {"setting": "distill_weight", "metrics": ["overall", "minority"], "rows": rows}
+
+
+def test_a_sweep_is_drawn_with_its_band() -> None:
+    figure: Any = sweep_figure(sweep_summary([0.5, 1.0, 1.5]))
+    overall, _ = figure.axes
+    (line,) = overall.get_lines()
+    assert list(line.get_xdata()) == [0.5, 1.0, 1.5]  # evenly spread: by size
+    assert [round(float(y), 6) for y in line.get_ydata()] == [80, 81, 82]
+    band = overall.collections[0].get_paths()[0].vertices
+    assert (round(float(band[:, 1].min()), 6), round(float(band[:, 1].max()), 6)) == (79, 83)
+    wide: Any = sweep_figure(sweep_summary([10.0, 0.0, 1.0])).axes[0].get_lines()[0]
+    assert list(wide.get_xdata()) == [0, 1, 2]  # unevenly spread: one after another, in order
+    assert [round(float(y), 6) for y in wide.get_ydata()] == [81, 82, 80]
+    assert sweep_png(sweep_summary(["mean", "sum"])).startswith(b"\x89PNG")
+
+
+def test_a_sweep_as_table_and_csv() -> None:
+    summary = sweep_summary([0.5, 1.0])
+    sheet = sweep_sheet(summary)
+    assert sheet.title == "pub_med, gcn, fedspray, distill_weight: test accuracy in %"
+    assert list(sheet.columns) == ["distill_weight", "overall", "minority", "MB up", "CPU s"]
+    assert (1, 1) in sheet.bold
+    assert sweep_csv(summary).splitlines()[1] == "pub_med,fedspray,gcn,distill_weight,0.5,overall,80.0000,1.0000,5"
+
+
+def test_a_search_shows_its_trials_and_the_chosen_one() -> None:
+    def trial(weight: float, score: float | None) -> dict[str, Any]:
+        figures = {} if score is None else {"overall": 0.8, "minority": 0.6}
+        return {"values": {"distill_weight": weight}, "score": score, "runs": [{"seed": 1000, **figures}]}
+
+    record = {
+        "dataset": "banks",
+        "backbone": "gcn",
+        "methods": ["fedspray"],
+        "criterion": "mean",
+        "seeds": [1000],
+        "chosen": {"distill_weight": 2.0},
+        "trials": [trial(1.0, None), trial(2.0, 0.7)],
+    }
+    sheet = search_sheet(record)
+    assert sheet.rows == [["1.0", "n/a", "n/a", "failed"], ["2.0", "80.00", "60.00", "0.7000"]]
+    assert {index for index, _ in sheet.bold} == {1}

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedspray.errors import InputError
+from fedspray.studies.plan import Plan
+from fedspray.studies.sweep import sweep_rows
+
+
+def plan(compare: dict[str, Any], **values: Any) -> Plan:
+    return Plan.from_values({**values, "compare": compare}, "plan.toml")
+
+
+def test_rows_are_every_data_set_backbone_and_method() -> None:
+    found = plan({"datasets": ["banks", "pubmed"], "algorithms": ["local", "fedspray"], "backbones": ["gcn", "mlp"]})
+    rows = [(row.dataset, row.backbone, row.method) for row in found.rows()]
+    assert rows == [(d, b, m) for d in ("banks", "pubmed") for b in ("gcn", "mlp") for m in ("local", "fedspray")]
+    assert found.reference == "fedspray"
+
+
+def test_an_experiment_without_lists_is_a_plan_of_one_row() -> None:
+    (row,) = plan({}, dataset="banks", nodes=300, algorithm="fedavg", seeds=3, set={"lr": 0.02}).rows()
+    assert (row.dataset, row.method, row.source["nodes"]) == ("banks", "fedavg", 300)
+    assert row.settings["lr"] == 0.02
+    assert plan({}, seeds=3).seeds == (0, 1, 2)
+    assert plan({"seeds": [4, 9]}).seeds == (4, 9)
+
+
+def test_settings_belong_to_their_owners_and_the_more_specific_win() -> None:
+    compare = {
+        "algorithms": ["fedavg", "fedspray", {"name": "weak", "algorithm": "fedspray", "set": {"distill_weight": 0}}],
+        "backbones": ["gcn", "sage"],
+        "set": {"sage/banks": {"lr": 0.03}, "sage": {"lr": 0.02}, "fedspray": {"distill_weight": 7}},
+    }
+    rows = {(row.method, row.backbone): row.settings for row in plan(compare, set={"lr": 0.01}).rows()}
+    assert rows["fedavg", "gcn"]["lr"] == 0.01
+    assert rows["fedavg", "sage"]["lr"] == 0.03
+    assert rows["fedspray", "gcn"]["distill_weight"] == 7
+    assert rows["weak", "gcn"]["distill_weight"] == 0
+    stronger = Plan.from_values({"compare": compare}, "x", {"": {"lr": "0.5"}, "gcn": {"lr": "0.6"}})
+    assert [row.settings["lr"] for row in stronger.rows()] == [0.6] * 3 + [0.5] * 3
+
+
+def test_data_sets_have_their_own_keys() -> None:
+    found = plan({"datasets": ["banks", {"name": "large", "dataset": "banks", "nodes": 900}]}, nodes=300)
+    assert [(row.dataset, row.source["nodes"]) for row in found.rows()] == [("banks", 300), ("large", 900)]
+
+
+@pytest.mark.parametrize(
+    ("compare", "sentence"),
+    [
+        ({"algorithm": ["local"]}, "plan.toml: [compare]: unknown key 'algorithm': the nearest is 'algorithms'"),
+        ({"algorithms": []}, "plan.toml: algorithms is [], but must be a list of names or tables"),
+        ({"algorithms": ["fedsprai"]}, "fedsprai, gcn: unknown algorithm 'fedsprai': choose one of"),
+        ({"algorithms": ["local"], "reference": "x"}, "unknown reference 'x': choose one of local"),
+        ({"set": {"sage": {"lr": 1}}}, "unknown data set, method or backbone of this comparison 'sage'"),
+        ({"seeds": [1, 1]}, "plan.toml: seeds names 1 twice, but each seed may appear once"),
+        ({"seeds": 0}, "plan.toml: seeds is 0, but must be a number above 0 or a list of seeds"),
+        ({"datasets": ["banks", "banks"]}, "plan.toml: two data sets are called 'banks'"),
+        ({"algorithms": ["local", "local"]}, "'local' names two things of this comparison, but names must differ"),
+        (
+            {"algorithms": ["fedavg", "fedspray"], "set": {"fedavg": {"distill_weight": 1}}},
+            "fedavg, gcn: unknown setting 'distill_weight'",
+        ),
+        ({"tune": {"seeds": [0]}}, "the tuning seed 0 is also a seed of the report, but they must differ"),
+        ({"tune": {"criterion": "test"}}, "unknown criterion 'test': choose one of balanced, loss, mean"),
+        (
+            {
+                "algorithms": ["fedavg", "fedspray"],
+                "tune": {"grid": {"fedspray": {"distill_weight": [1, 2]}, "fedavg": {"lr": [1]}}},
+            },
+            "every method must get the same number of trials, but 'fedavg' has 1 and another one 2",
+        ),
+        (
+            {"algorithms": ["fedavg", "fedspray"], "tune": {"grid": {"fedspray": {"distill_weight": [1, 2]}}}},
+            "every method must get the same number of trials, but 'fedavg' has 0 and another one 2",
+        ),
+        ({"tune": {"grid": {"fedspray": {"lr": 0.1}}}}, "plan.toml: [compare.tune.grid.fedspray]: lr is 0.1"),
+    ],
+)
+def test_bad_plans_get_one_sentence(compare: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        plan(compare)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_sweep_is_every_row_with_every_value() -> None:
+    rows = sweep_rows(plan({"backbones": ["gcn", "mlp"]}), "distill_weight", ["0", "2.5"])
+    assert [(value, row.backbone) for value, row in rows] == [(0.0, "gcn"), (0.0, "mlp"), (2.5, "gcn"), (2.5, "mlp")]
+    assert [row.settings["distill_weight"] for _, row in rows] == [0.0, 0.0, 2.5, 2.5]
+    assert [row.source["nodes"] for _, row in sweep_rows(plan({}), "nodes", ["300", "600"])] == [300, 600]
+    assert [row.settings["rounds"] for _, row in sweep_rows(plan({}, rounds=9), "rounds", [3, 4])] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "sentence"),
+    [
+        ("distill_weight", ["1"], "distill_weight has 1 value(s), but a sweep needs at least 2"),
+        (
+            "distil_weight",
+            ["1", "2"],
+            "fedspray, gcn: unknown setting 'distil_weight': the nearest is 'distill_weight'",
+        ),
+        ("distill_weight", ["1", "much"], "fedspray, gcn: distill_weight is 'much', but must be a number"),
+        ("partitioner", ["louvain", "metis"], "partitioner cannot be swept"),
+    ],
+)
+def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        sweep_rows(plan({}), setting, values)
+    assert str(caught.value).startswith(sentence)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedspray.studies.cells import Cell
+from fedspray.studies.grid import Outcome
+from fedspray.studies.plan import Plan
+from fedspray.studies.results import CellResult
+from fedspray.studies.tuning import TunePlan, grid_points, score, tune_rows
+
+
+def outcome(cell: Cell, overall: float, minority: float) -> Outcome:
+    val = {"overall": overall, "minority": minority, "balanced": 0.5, "loss": 1.0}
+    return Outcome(cell, Path("x.json"), CellResult({"seed": cell.seed, "metrics": {"val": val, "best_round": 1}}))
+
+
+def test_grid_points_are_all_combinations() -> None:
+    assert grid_points({"a": [1, 2], "b": [3, 4]}) == [
+        {"a": 1, "b": 3},
+        {"a": 1, "b": 4},
+        {"a": 2, "b": 3},
+        {"a": 2, "b": 4},
+    ]
+
+
+def test_a_larger_grid_is_thinned_out_always_the_same_way() -> None:
+    plan = TunePlan(trials=3, grid={"fedspray": {"lr": [1, 2, 3, 4, 5, 6]}})
+    points = plan.points("fedspray")
+    assert len(points) == 3
+    assert points == plan.points("fedspray")
+    assert points == sorted(points, key=lambda point: float(point["lr"]))
+
+
+def test_scores() -> None:
+    validation = {"overall": 0.9, "minority": 0.5, "balanced": 0.6, "loss": 0.3}
+    assert score("mean", validation) == pytest.approx(0.7)
+    assert score("loss", validation) == -0.3
+    assert score("minority", validation) == 0.5
+    assert score("mean", {**validation, "minority": None}) == 0.9
+    assert score("mean", dict.fromkeys(validation)) is None
+
+
+def test_shared_settings_are_the_best_on_average_and_then_each_method_has_its_own() -> None:
+    plan = Plan.from_values(
+        {
+            "compare": {
+                "algorithms": ["fedavg", "fedspray"],
+                "seeds": 2,
+                "tune": {
+                    "seeds": [7, 8],
+                    "untuned": ["fedavg"],
+                    "shared": {"lr": [0.1, 0.2, 0.3]},
+                    "grid": {"fedspray": {"distill_weight": [1, 2]}},
+                },
+            }
+        },
+        "x",
+    )
+    asked: list[Cell] = []
+    # fedavg likes 0.1 best, fedspray 0.3; the mean of both is largest at 0.2.
+    likes = {"fedavg": {0.1: 0.9, 0.2: 0.8, 0.3: 0.1}, "fedspray": {0.1: 0.1, 0.2: 0.8, 0.3: 0.85}}
+
+    def answer(title: str, cells: Sequence[Cell]) -> list[Outcome]:
+        asked.extend(cells)
+        return [
+            outcome(c, likes[c.method][c.settings["lr"]], 0.5 + 0.01 * c.settings.get("distill_weight", 0))
+            for c in cells
+        ]
+
+    assert plan.tune is not None
+    rows, records = tune_rows(plan.rows(), plan.tune, answer)
+    assert all(cell.validation_only and cell.seed in (7, 8) for cell in asked)
+    assert [row.settings["lr"] for row in rows] == [0.2, 0.2]
+    assert rows[1].settings["distill_weight"] == 2.0
+    shared, own = records
+    assert (shared["methods"], shared["chosen"], shared["num_trials"]) == (["fedavg", "fedspray"], {"lr": 0.2}, 3)
+    assert (own["methods"], own["chosen"], own["num_trials"]) == (["fedspray"], {"distill_weight": 2.0}, 2)
+    assert [trial["values"] for trial in own["trials"]] == [{"distill_weight": 1.0}, {"distill_weight": 2.0}]
+    # (0.8 + 0.52) / 2, the same for both seeds
+    assert own["trials"][1]["score"] == pytest.approx(0.66)
+    assert len(own["trials"][1]["runs"]) == 2
+    assert _keys(records) & {"test", "auc", "clients", "by_homophily"} == set()
+
+
+def test_a_trial_that_failed_is_not_chosen() -> None:
+    plan = Plan.from_values({"compare": {"tune": {"grid": {"fedspray": {"distill_weight": [1, 2]}}}}}, "x")
+
+    def answer(title: str, cells: Sequence[Cell]) -> list[Outcome]:
+        return [outcome(cells[0], 0.1, 0.1), Outcome(cells[1], Path("x"), failure="no client trained")]
+
+    assert plan.tune is not None
+    (row,), (record,) = tune_rows(plan.rows(), plan.tune, answer)
+    assert row.settings["distill_weight"] == 1.0
+    assert record["trials"][1]["score"] is None
+    assert record["trials"][1]["runs"][0]["failure"] == "no client trained"
+
+
+def _keys(content: Any) -> set[str]:
+    if isinstance(content, dict):
+        return set(content) | set().union(*map(_keys, content.values()))
+    return set().union(*map(_keys, content)) if isinstance(content, list) else set()
