@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": _ENGINE,
     "runs": _ENGINE | _FEDERATE | {"runs"},
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
+    "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
     "report": _DATA | {"evaluation", "runs", "studies", "report"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""

@@ -1,0 +1,1 @@
+"""Benchmarks: what a round costs, beside its floor."""
