@@ -70,7 +70,7 @@ def test_kill_and_start_again(tmp_path: Path, untouched: dict[str, Any], whole_g
         os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()  # its workers go on until they notice
-    process.communicate()
+    process.communicate(timeout=60)  # returns when the last of its processes is gone
     before = finished(broken)
     begun = {run: json.loads((run / "settings.json").read_text())["started"] for run in rounds_of_unfinished(broken)}
     assert 0 < len(before) < 4

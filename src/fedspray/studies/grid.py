@@ -7,7 +7,7 @@
     CELLS/runs/<name>.lock  held by the process that runs the cell
 
 A lock ends with its process, however that ends. A worker whose parent was killed notices after the round,
-saves and stops; whoever wants the cell meanwhile waits for the lock and goes on from the checkpoint.
+saves and leaves; whoever wants the cell meanwhile waits for the lock and goes on from the checkpoint.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -77,6 +78,8 @@ class Job:
     """Of the finished cell."""
     threads: int = 1
     keep_run: bool = False
+    owner: int | None = None
+    """The process that waits for the result; its worker processes leave when it is gone. None: nobody to watch."""
 
     @property
     def run_folder(self) -> Path:
@@ -103,13 +106,14 @@ class Grid:
     def __post_init__(self) -> None:
         self.folder = self.folder.absolute()  # workers elsewhere have another current folder
         (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+        owner = os.getpid() if self.workers.backend == "loky" and self.workers.jobs > 1 else None
         self._jobs: dict[str, Job] = {}
         self._keys = []
         for cell in self.cells:
             key = cell.key()
             self._keys.append(key)
             path = self.folder / f"{cell.name(key)}.json"
-            self._jobs.setdefault(key, Job(cell, key, path, self.workers.threads, self.keep_runs))
+            self._jobs.setdefault(key, Job(cell, key, path, self.workers.threads, self.keep_runs, owner))
         stored = [key for key, job in self._jobs.items() if job.path.exists()]
         self._outcomes = {key: self._load(self._jobs[key], was_stored=True) for key in stored}
         self.num_stored = len(stored)
@@ -185,7 +189,8 @@ class Grid:
 def work(job: Job) -> tuple[str, str | None]:
     """Runs one cell to its end, in a worker: the key and, if it failed, why."""
     try:
-        with _locked(_lock_path(job)):
+        with _in_work, _locked(_lock_path(job)):
+            _watch(job)
             if not job.path.exists():
                 _run(job)
             _lock_path(job).unlink(missing_ok=True)  # who waits for it finds the cell finished
@@ -207,18 +212,12 @@ def _run(job: Job) -> None:
         shutil.rmtree(folder)
     if not folder.exists():
         begin(folder, federation, settings, None if cell.validation_only else dict(cell.source), threads=job.threads)
-    parent = os.getppid()
 
     def stop_if_orphaned(seed: int, record: dict[str, Any]) -> None:
-        if os.getppid() != parent:
+        if _is_orphaned(job):
             raise RunStopped("the process that started this worker is gone")
 
-    try:
-        outcome = carry_out(federation, settings, folder, threads=job.threads, on_record=stop_if_orphaned)
-    except RunStopped:
-        if os.getppid() != parent:
-            os._exit(1)  # the checkpoint is written, and there is nobody to answer to
-        raise
+    outcome = carry_out(federation, settings, folder, threads=job.threads, on_record=stop_if_orphaned)
     header = {
         "key": job.key,
         **cell.identity(),
@@ -233,6 +232,28 @@ def _run(job: Job) -> None:
     result.save(job.path)
     if not job.keep_run:
         shutil.rmtree(folder)
+
+
+_in_work = threading.Lock()
+_watchers: set[int] = set()
+
+
+def _is_orphaned(job: Job) -> bool:
+    return job.owner is not None and job.owner not in (os.getpid(), os.getppid())
+
+
+def _watch(job: Job) -> None:
+    """Once in a worker process: ends it when its parent is gone and no cell is in work, since nobody else would."""
+
+    def leave() -> None:
+        while not _is_orphaned(job):
+            time.sleep(1)
+        with _in_work:
+            os._exit(1)
+
+    if job.owner is not None and job.owner != os.getpid() and os.getpid() not in _watchers:
+        _watchers.add(os.getpid())
+        threading.Thread(target=leave, daemon=True).start()
 
 
 def _can_go_on(folder: Path) -> bool:
