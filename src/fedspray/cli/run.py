@@ -15,7 +15,7 @@ from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
-    from fedspray.runs.run import OnRecord
+    from fedspray.runs.conduct import OnRecord
 
 EPILOG = """
 [bold]Examples[/bold]
