@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": _ENGINE,
     "runs": _ENGINE | _FEDERATE | {"runs"},
     "report": _DATA | {"evaluation", "runs", "report"},
+    "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fedspray.cli import algorithms, datasets, demo, inspect, partition, predict, run
+from fedspray.cli import algorithms, datasets, demo, deploy, inspect, partition, predict, run
 from fedspray.cli.output import print_error
 from fedspray.errors import InputError, RunStopped
 
@@ -48,6 +48,7 @@ app.command("datasets", epilog=datasets.EPILOG)(datasets.datasets)
 app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
 app.command("partition", epilog=partition.EPILOG)(partition.partition)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
+app.add_typer(deploy.app, name="deploy")
 
 
 def _print_version(wanted: bool) -> None:
