@@ -36,8 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": _NN | {"evaluation"},
     "engine": _ENGINE,
     "runs": _ENGINE | _FEDERATE | {"runs"},
-    "report": _DATA | {"evaluation", "runs", "report"},
     "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
+    "report": _DATA | {"evaluation", "runs", "deploy", "report"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fedspray.cli import algorithms, datasets, demo, deploy, inspect, partition, predict, run
+from fedspray.cli import algorithms, datasets, demo, deploy, inspect, partition, predict, run, site
 from fedspray.cli.output import print_error
 from fedspray.errors import InputError, RunStopped
 
@@ -49,6 +49,7 @@ app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
 app.command("partition", epilog=partition.EPILOG)(partition.partition)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(site.app, name="site")
 
 
 def _print_version(wanted: bool) -> None:

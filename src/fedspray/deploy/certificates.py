@@ -100,6 +100,7 @@ def describe(kit: Path) -> dict[str, Any]:
         raise InputError(
             f"{startup / KEY} is missing: put the private key there that the certificate request was made with"
         )
+    (startup / KEY).chmod(0o600)  # unpacking may have made it readable for others
     key = serialization.load_pem_private_key((startup / KEY).read_bytes(), password=None)
     if key.public_key() != certificate.public_key():
         raise InputError(f"{startup / KEY} is not the key of {startup / 'client.crt'}")

@@ -29,6 +29,8 @@ from fedspray.runs.conduct import Host, conduct
 
 POLL = 0.02
 """Seconds between looks at the task list."""
+MOMENT = 0.5
+"""Seconds in which a site that is in the job fetches its task for certain."""
 ABSENT = "it did not answer in time"
 
 
@@ -133,6 +135,7 @@ class RunController(Controller):  # type: ignore[misc]
         with self._news:
             arrived = dict(self._arrived)
         self._absent = {name for name in asks if name not in arrived and name not in self._fetched}
+        self._board.show(absent=sorted(self._absent))
         self._log(ask, asks, arrived, sizes, time.monotonic() - began)
         return {name: arrived.get(name, ABSENT) for name in asks}
 
@@ -155,7 +158,7 @@ class RunController(Controller):  # type: ignore[misc]
             if len(names) - len(missing) >= needed:
                 enough_since = enough_since or now
                 # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
-                if now - enough_since > (min(self._grace, 2.0) if gone else self._grace):
+                if now - enough_since > (min(self._grace, MOMENT) if gone else self._grace):
                     break
             if missing != shown and now - began > 1.0:
                 self._board.show(waiting_for=missing, waiting_since=time.time())

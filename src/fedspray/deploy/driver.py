@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import read_progress
 from fedspray.deploy.kits import write_job
 from fedspray.deploy.locks import Lock, holder
@@ -56,7 +57,9 @@ class Driver:
     ) -> None:
         self._project, self._run, self._tell, self._tend = project, run, tell, tend
         self._folder = project.run_folder(run)
-        self._agreement = project.agreement()
+        self._agreement = Agreement.load(self._folder).check_version()
+        if self._agreement.fingerprint() != project.agreement().fingerprint():
+            raise InputError(f"{run} was begun under another agreement than today's, so it cannot go on")
         self._sites = self._agreement.roster.clients
         self._session: AdminSession | None = None
         self._asked = self._alive = time.monotonic()
@@ -100,13 +103,14 @@ class Driver:
 
     def _watch(self, progress: Json, job: str | None) -> None:
         """Ends a job that waits for a site which is back, but not in this job: the next one will have it."""
-        missing = progress.get("waiting_for") or []
-        if not missing or time.time() - progress["waiting_since"] < 2.0:
-            self._said = ""
-            return
-        if len(missing) < len(self._sites) and time.time() - progress["waiting_since"] > SLOW:
-            self._say(f"round {progress['round']} waits for {', '.join(missing)}")
-        if job is not None and self._due():
+        waiting, absent = progress.get("waiting_for") or [], progress.get("absent") or []
+        waited = time.time() - progress["waiting_since"] if waiting else 0.0
+        if len(waiting) < len(self._sites) and waited > SLOW:
+            self._say(f"round {progress['round']} waits for {', '.join(waiting)}")
+        elif absent:
+            self._say(f"going on without {', '.join(absent)}")
+        missing = [name for name in self._sites if name in absent or (name in waiting and waited > 2.0)]
+        if missing and job is not None and self._due():
             answering = self._open().sites()
             back = [name for name in missing if name in answering and job not in answering[name]]
             if back:

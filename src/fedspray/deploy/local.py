@@ -54,6 +54,7 @@ class LocalFederation:
             data = (folder / "data" / "clients" / name).absolute()
             replace(Site.open(self.project.site(name)), data=data, threads=threads).save()
         begin_with(self.project.run_folder(RUN), agreement.roster, settings, None, federation.fingerprint())
+        agreement.save(self.project.run_folder(RUN))
         self._kits = [self.project.server, *(self.project.site(name) for name in agreement.roster.clients)]
         self._names, self._threads = agreement.roster.clients, threads
         self._wire = _Wire(self.project.address.port)

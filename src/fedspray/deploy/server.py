@@ -39,7 +39,7 @@ class Server:
             raise InputError(
                 f"the job is for agreement {fingerprint[:12]}, but the server has {own.fingerprint()[:12]}"
             )
-        return own
+        return own.check_version()
 
     def run_folder(self, run: str) -> Path:
         """The folder of a run that was begun."""

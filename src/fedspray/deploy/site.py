@@ -74,7 +74,7 @@ class Site:
         agreement = Agreement.load(self.folder / "local")
         if self.name not in agreement.roster.clients:
             raise InputError(f"{self.name!r} is not in the agreement, whose sites are {agreement.roster.clients}")
-        return agreement
+        return agreement.check_version()
 
     def client(self, agreement: Agreement, seed: int) -> Client:
         """This site's data, with the split of a seed."""
@@ -217,7 +217,10 @@ class SiteRun:
             "seed": ask.seed,
             "round": ask.request.round_index,
             "bytes": sum(value.nbytes for value in arrays.values()) + len(json.dumps(head)),
-            "fields": {**dict.fromkeys(head), **{name: value.nbytes for name, value in arrays.items()}},
+            "fields": {
+                **{name: len(json.dumps(value)) for name, value in head.items() if value is not None},
+                **{name: value.nbytes for name, value in arrays.items()},
+            },
         }
         with (self._site.folder / LEDGER).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
