@@ -66,7 +66,7 @@ def replace_this_process(kit: Path, threads: int = 1) -> None:
 
 def running(kit: Path) -> int | None:
     """The process of a kit, if it lives."""
-    _children[:] = [child for child in _children if child.poll() is None]
+    _hear_of_ends()
     try:
         process = psutil.Process(int((kit / PID_FILE).read_text()))
         ours = str(kit.absolute()) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
@@ -88,6 +88,7 @@ def stop(kits: Sequence[Path], seconds: float = 5.0) -> list[Path]:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     psutil.wait_procs(alive, timeout=seconds)
+    _hear_of_ends()
     for kit in found:
         (kit / PID_FILE).unlink(missing_ok=True)
     return found
@@ -103,3 +104,7 @@ def _site_name(root: Path) -> str:
     from fedspray.deploy.site import Site
 
     return Site.open(root).name
+
+
+def _hear_of_ends() -> None:
+    _children[:] = [child for child in _children if child.poll() is None]
