@@ -9,10 +9,10 @@ ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check clean
+.PHONY: help setup demo test test-slow test-nightly check clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with the pinned versions (skipped when nothing changed)
 
@@ -20,17 +20,20 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.12")'
 	@echo "Setting up $(VENV): the first time this downloads PyTorch and takes a few minutes ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,deploy]'
 	@touch $@
 
 demo: $(STAMP) ## Train FedAvg and FedSpray on PubMed (on `banks` where PubMed cannot be had)
 	@$(ONE_THREAD) $(BIN)/fedspray demo
 
 test: $(STAMP) ## Run the fast tests
-	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not nightly"
 
 test-slow: $(STAMP) ## Run the slow tests, one at a time because some measure time and memory
-	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m "slow and not nightly"
+
+test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose processes are killed
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m nightly
 
 check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/ruff check .

@@ -38,7 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": _ENGINE | _FEDERATE | {"runs"},
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
     "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
-    "report": _DATA | {"evaluation", "runs", "studies", "report"},
+    "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
+    "report": _DATA | {"evaluation", "runs", "studies", "deploy", "report"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""
 

@@ -13,7 +13,18 @@ import typer
 from fedspray.cli.main import app, run_command
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def all_commands(group: Any, prefix: str = "") -> dict[str, Any]:
+    """Every command by its full name; those of a group are named after it."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        full = f"{prefix}{name}"
+        found |= all_commands(command, f"{full} ") if hasattr(command, "commands") else {full: command}
+    return found
+
+
+COMMANDS = all_commands(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -52,7 +52,7 @@ def test_bad_settings_get_one_sentence(settings: dict[str, Any], sentence: str) 
 def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
     federation = ragged_federation()
     settings = RunSettings(backbone="gcn", backbone_of={"client_01": "sage"}, values={"hidden": 16})
-    algorithms, _ = settings.build_for(federation)
+    algorithms, _ = settings.build_for(federation.roster)
     assert [type(algorithm.backbone).__name__ for algorithm in algorithms] == ["GCN", "SAGE", "GCN"]
     assert algorithms[1].backbone.hidden == 16
 
@@ -70,7 +70,7 @@ def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
 )
 def test_backbones_of_clients_are_refused_by_name(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        RunSettings(**settings).build_for(ragged_federation())
+        RunSettings(**settings).build_for(ragged_federation().roster)
     assert str(caught.value).startswith(sentence)
 
 

@@ -12,7 +12,21 @@ from typing import Annotated
 
 import typer
 
-from fedspray.cli import algorithms, compare, datasets, demo, inspect, partition, predict, report, run, sweep, tune
+from fedspray.cli import (
+    algorithms,
+    compare,
+    datasets,
+    demo,
+    deploy,
+    inspect,
+    partition,
+    predict,
+    report,
+    run,
+    site,
+    sweep,
+    tune,
+)
 from fedspray.cli.output import print_error
 from fedspray.errors import InputError, RunStopped
 
@@ -54,6 +68,8 @@ app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("tune", epilog=tune.EPILOG)(tune.tune)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
+app.add_typer(deploy.app, name="deploy")
+app.add_typer(site.app, name="site")
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedspray.cli.output import Output
+from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation
@@ -107,6 +108,87 @@ AsJson = Annotated[
         help="Print one JSON object on standard output; all else goes to standard error.",
     ),
 ]
+
+
+TRAINING_PANEL = "Training"
+
+
+def _complete_algorithm(incomplete: str) -> list[str]:
+    from fedspray import plugins
+
+    return [name for name in plugins.names("fedspray.algorithms") if name.startswith(incomplete)]
+
+
+def training(flag: str, text: str, metavar: str, panel: str = TRAINING_PANEL, **more: Any) -> Any:
+    """An option of the commands that train."""
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=panel, **more)
+
+
+Algorithm = Annotated[
+    str | None,
+    training(
+        "--algorithm",
+        "A name from `fedspray algorithms`, or package.module:Name. [dim]default: fedspray[/dim]",
+        "NAME",
+        autocompletion=_complete_algorithm,
+    ),
+]
+Backbone = Annotated[
+    str | None,
+    training("--backbone", "gcn, sgc, sage, mlp, gat, or package.module:Name. [dim]default: gcn[/dim]", "NAME"),
+]
+BackboneOf = Annotated[
+    list[str] | None,
+    training("--backbone-of", "Another backbone for one client (where no GNN is shared).", "CLIENT=NAME"),
+]
+Preset = Annotated[str | None, training("--preset", "A named set of the algorithm's settings, e.g. paper.", "NAME")]
+Rounds = Annotated[int | None, training("--rounds", "Number of rounds. [dim]default: 300[/dim]", "R")]
+LocalEpochs = Annotated[int | None, training("--local-epochs", "Local steps in a round. [dim]default: 5[/dim]", "E")]
+Participation = Annotated[float | None, training("--participation", "Share of clients that train in a round.", "X")]
+MinClients = Annotated[
+    int | None, training("--min-clients", "Stop when fewer clients than this train in a round.", "K")
+]
+Selection = Annotated[
+    str | None, training("--selection", "The reported round by validation: loss, accuracy or balanced.", "RULE")
+]
+Settings = Annotated[
+    list[str] | None,
+    training("--set", "Any setting of the algorithm or backbone; see `fedspray algorithms`.", "NAME=VALUE"),
+]
+RunSeed = Annotated[int | None, training("--seed", "One seed. [dim]default: 0[/dim]", "INT", min=0)]
+RunSeeds = Annotated[int | None, training("--seeds", "Several seeds, from 0 on.", "N", min=1)]
+KeepSplit = Annotated[
+    bool,
+    typer.Option(
+        "--keep-split",
+        help="Use the splits of a saved federation for every seed, instead of drawing them from the seed.",
+        rich_help_panel=TRAINING_PANEL,
+    ),
+]
+
+
+def experiment_values(
+    *, settings: list[str] | None, backbone_of: list[str] | None, partition_dir: Path | None, **given: Any
+) -> dict[str, Any]:
+    """What was given of an experiment, under the names that its file has."""
+    values = {
+        **given,
+        "partition_dir": None if partition_dir is None else str(partition_dir),
+        "keep_split": given.get("keep_split") or None,
+        "set": _pairs("--set", settings),
+        "backbone_of": _pairs("--backbone-of", backbone_of),
+    }
+    return {name: value for name, value in values.items() if value not in (None, {})}
+
+
+def _pairs(flag: str, items: list[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in items or []:
+        name, equals, value = item.partition("=")
+        if not equals or not name or not value:
+            raise InputError(f"{flag} is {item!r}, but must be of the form NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
 def open_federation(

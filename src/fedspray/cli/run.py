@@ -15,7 +15,7 @@ from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
-    from fedspray.runs.run import OnRecord
+    from fedspray.runs.conduct import OnRecord
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -29,17 +29,7 @@ fedspray run experiment.toml --set distill_weight=2
 fedspray run --resume runs/pubmed
 """
 
-_TRAINING, _FILES = "Training", "Files"
-
-
-def _complete_algorithm(incomplete: str) -> list[str]:
-    from fedspray import plugins
-
-    return [name for name in plugins.names("fedspray.algorithms") if name.startswith(incomplete)]
-
-
-def _option(flag: str, text: str, metavar: str, panel: str = _TRAINING, **more: Any) -> Any:
-    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=panel, **more)
+_FILES = "Files"
 
 
 def run(
@@ -53,67 +43,33 @@ def run(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
-    algorithm: Annotated[
-        str | None,
-        _option(
-            "--algorithm",
-            "A name from `fedspray algorithms`, or package.module:Name. [dim]default: fedspray[/dim]",
-            "NAME",
-            autocompletion=_complete_algorithm,
-        ),
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        _option("--backbone", "gcn, sgc, sage, mlp, gat, or package.module:Name. [dim]default: gcn[/dim]", "NAME"),
-    ] = None,
-    backbone_of: Annotated[
-        list[str] | None,
-        _option("--backbone-of", "Another backbone for one client (where no GNN is shared).", "CLIENT=NAME"),
-    ] = None,
-    preset: Annotated[
-        str | None, _option("--preset", "A named set of the algorithm's settings, e.g. paper.", "NAME")
-    ] = None,
-    rounds: Annotated[int | None, _option("--rounds", "Number of rounds. [dim]default: 300[/dim]", "R")] = None,
-    local_epochs: Annotated[
-        int | None, _option("--local-epochs", "Local steps in a round. [dim]default: 5[/dim]", "E")
-    ] = None,
-    participation: Annotated[
-        float | None, _option("--participation", "Share of clients that train in a round.", "X")
-    ] = None,
-    min_clients: Annotated[
-        int | None, _option("--min-clients", "Stop when fewer clients than this train in a round.", "K")
-    ] = None,
-    selection: Annotated[
-        str | None,
-        _option("--selection", "The reported round by validation: loss, accuracy or balanced.", "RULE"),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        _option("--set", "Any setting of the algorithm or backbone; see `fedspray algorithms`.", "NAME=VALUE"),
-    ] = None,
-    seed: Annotated[int | None, _option("--seed", "One seed. [dim]default: 0[/dim]", "INT", min=0)] = None,
-    seeds: Annotated[int | None, _option("--seeds", "Several seeds, from 0 on.", "N", min=1)] = None,
-    keep_split: Annotated[
-        bool,
-        typer.Option(
-            "--keep-split",
-            help="Use the splits of a saved federation for every seed, instead of drawing them from the seed.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = False,
+    algorithm: options.Algorithm = None,
+    backbone: options.Backbone = None,
+    backbone_of: options.BackboneOf = None,
+    preset: options.Preset = None,
+    rounds: options.Rounds = None,
+    local_epochs: options.LocalEpochs = None,
+    participation: options.Participation = None,
+    min_clients: options.MinClients = None,
+    selection: options.Selection = None,
+    settings: options.Settings = None,
+    seed: options.RunSeed = None,
+    seeds: options.RunSeeds = None,
+    keep_split: options.KeepSplit = False,
     threads: Annotated[
-        int | None, _option("--threads", "torch's threads. [dim]default: 1, or the run's own[/dim]", "N", min=1)
+        int | None,
+        options.training("--threads", "torch's threads. [dim]default: 1, or the run's own[/dim]", "N", min=1),
     ] = None,
     out: Annotated[
         Path | None,
-        _option("--out", "A new folder for everything. [dim]default: runs/…[/dim]", "DIR", _FILES),
+        options.training("--out", "A new folder for everything. [dim]default: runs/…[/dim]", "DIR", _FILES),
     ] = None,
     resume: Annotated[
-        Path | None, _option("--resume", "Continue the run in this folder to the same bits.", "DIR", _FILES)
+        Path | None, options.training("--resume", "Continue the run in this folder to the same bits.", "DIR", _FILES)
     ] = None,
     checkpoint_every: Annotated[
         int | None,
-        _option(
+        options.training(
             "--checkpoint-every",
             "Rounds between checkpoints. [dim]default: by time, under 5% of the run[/dim]",
             "N",
@@ -125,29 +81,28 @@ def run(
 ) -> None:
     """Train an algorithm on a federation and report overall and minority accuracy."""
     output = Output(as_json)
-    given = {
-        "dataset": dataset,
-        "partitioner": partitioner,
-        "partition_dir": None if partition_dir is None else str(partition_dir),
-        "clients": clients,
-        "nodes": nodes,
-        "alpha": alpha,
-        "partition_seed": partition_seed,
-        "algorithm": algorithm,
-        "backbone": backbone,
-        "preset": preset,
-        "rounds": rounds,
-        "local_epochs": local_epochs,
-        "participation": participation,
-        "min_clients": min_clients,
-        "selection": selection,
-        "seed": seed,
-        "seeds": seeds,
-        "keep_split": keep_split or None,
-        "set": _pairs("--set", settings),
-        "backbone_of": _pairs("--backbone-of", backbone_of),
-    }
-    flags = {name: value for name, value in given.items() if value not in (None, {})}
+    flags = options.experiment_values(
+        dataset=dataset,
+        partitioner=partitioner,
+        partition_dir=partition_dir,
+        clients=clients,
+        nodes=nodes,
+        alpha=alpha,
+        partition_seed=partition_seed,
+        algorithm=algorithm,
+        backbone=backbone,
+        preset=preset,
+        rounds=rounds,
+        local_epochs=local_epochs,
+        participation=participation,
+        min_clients=min_clients,
+        selection=selection,
+        seed=seed,
+        seeds=seeds,
+        keep_split=keep_split,
+        settings=settings,
+        backbone_of=backbone_of,
+    )
     if resume is not None:
         if flags or config or out:
             named = ", ".join(sorted(flags) or (["FILE.toml"] if config else ["out"]))
@@ -251,13 +206,3 @@ def show_progress(
             )
 
         yield show
-
-
-def _pairs(flag: str, items: list[str] | None) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for item in items or []:
-        name, equals, value = item.partition("=")
-        if not equals or not name or not value:
-            raise InputError(f"{flag} is {item!r}, but must be of the form NAME=VALUE")
-        pairs[name.strip()] = value.strip()
-    return pairs

@@ -119,6 +119,22 @@ class Client:
         return cls(card["name"], graph, split, node_ids, edges_lost=card["edges_lost"])
 
 
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part, and in what: a federation without its data, which is all that its server knows."""
+
+    name: str
+    clients: tuple[str, ...]
+    """Names; a client's position is its id."""
+    task: Task
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_clients(self) -> int:
+        """K."""
+        return len(self.clients)
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Several clients with one task."""
@@ -152,6 +168,11 @@ class Federation:
     def num_clients(self) -> int:
         """K."""
         return len(self.clients)
+
+    @property
+    def roster(self) -> Roster:
+        """This federation without its data."""
+        return Roster(self.name, tuple(client.name for client in self.clients), self.task, self.settings)
 
     @classmethod
     def from_graph(

@@ -40,6 +40,9 @@ class Request:
     """The best round so far, as far as the server knows: its snapshot is to be kept."""
     detail: bool = False
     """Report the details of the kept model (at the end of a run)."""
+    from_round: int | None = None
+    """The last round of this client that the server knows of, if not the one before: what the client did
+    since (an answer that came too late) is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,12 @@ class Worker:
 
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
-        before = self.memory_at(request.round_index - 1)
-        self._memories = [before]
+        last_known = request.round_index - 1 if request.from_round is None else request.from_round
+        before = self.memory_at(last_known)
+        # A report trains nothing: the end of the last round stays, should the server fail and ask for both again.
+        reports = not (request.train or request.evaluate)
+        kept = self.memory_at(min(last_known, request.round_index - 2)) if reports else before
+        self._memories = [before] if kept is before else [kept, before]
         state, candidate = before.state, before.candidate
         best = _better(before, request.best_round)
         uplink: Message = {}
@@ -112,7 +119,7 @@ class Worker:
             logits = self._logits(best)
             counts = {**self._counter.count(logits), **self._counter.detail(logits)}
             counts["evaluation.round"] = torch.full((self.batch.num_clients,), best.round_index, dtype=torch.int32)
-        self._memories = [before, Memory(request.round_index, state, candidate, best)]
+        self._memories = [kept, Memory(request.round_index, state, candidate, best)]
         return uplink, counts
 
     def _logits(self, model: Snapshot) -> Tensor:
@@ -126,11 +133,15 @@ class Worker:
         """What the worker remembered when ``round_index`` was over (rounds that it missed change nothing)."""
         known = [memory for memory in self._memories if memory.round_index <= round_index]
         if not known:
-            rounds = [memory.round_index for memory in self._memories]
-            raise LookupError(f"asked for round {round_index}, but rounds {rounds} are remembered")
+            raise LookupError(f"asked for round {round_index}, but rounds {self.rounds} are remembered")
         return known[-1]
 
     # ---- what survives a restart ------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds whose ends are remembered: at most two, in order."""
+        return [memory.round_index for memory in self._memories]
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
         """Everything remembered at the end of ``round_index``, by name."""
@@ -145,14 +156,12 @@ class Worker:
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Goes back to what `tensors` held."""
+        self.recall({round_index: tensors})
+
+    def recall(self, memories: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Goes back to several rounds: what `tensors` held at each."""
         template = self._memories[0].state
-        snapshots: dict[str, Snapshot | None] = {}
-        for name in ("candidate", "best"):
-            held = tree.part_of(tensors, name)
-            if held:
-                client = tree.restore(template, tree.part_of(held, "client"))
-                snapshots[name] = Snapshot(int(held["round"]), client, tree.part_of(held, "message"))
-        self._memories = [Memory(round_index, tree.restore(template, tree.part_of(tensors, "state")), **snapshots)]
+        self._memories = [_restored(template, memories[round_index], round_index) for round_index in sorted(memories)]
 
     def split(self, batches: list[GraphBatch], homophily: list[NDArray[np.float64]]) -> list[Worker]:
         """The same clients as one worker each."""
@@ -183,6 +192,16 @@ class Worker:
             Snapshot(snapshot.round_index, client, {name: v[k : k + 1] for name, v in snapshot.message.items()})
             for k, client in enumerate(clients)
         ]
+
+
+def _restored(template: Any, tensors: Mapping[str, Tensor], round_index: int) -> Memory:
+    snapshots: dict[str, Snapshot | None] = {}
+    for name in ("candidate", "best"):
+        held = tree.part_of(tensors, name)
+        if held:
+            client = tree.restore(template, tree.part_of(held, "client"))
+            snapshots[name] = Snapshot(int(held["round"]), client, tree.part_of(held, "message"))
+    return Memory(round_index, tree.restore(template, tree.part_of(tensors, "state")), **snapshots)
 
 
 def _better(memory: Memory, best_round: int | None) -> Snapshot | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedspray import algorithms, backbones
 from fedspray.algorithms.base import Algorithm
-from fedspray.data.federation import Federation
+from fedspray.data.federation import Roster
 from fedspray.engine.rounds import RoundSettings
 from fedspray.errors import InputError, unknown
 
@@ -50,26 +50,29 @@ class RunSettings:
         backbone = backbones.make(self.backbone, **parts[backbone_class])
         return algorithm_class(backbone=backbone, **parts[algorithm_class]), RoundSettings(**parts[RoundSettings])
 
-    def build_for(self, federation: Federation) -> tuple[list[Algorithm[Any, Any]], RoundSettings]:
+    def build_for(self, roster: Roster) -> tuple[list[Algorithm[Any, Any]], RoundSettings]:
         """Each client's algorithm: the same, but for the backbones that `backbone_of` names."""
         algorithm, rounds = self.build()
-        asked = max(1, round(rounds.participation * federation.num_clients))
+        asked = max(1, round(rounds.participation * roster.num_clients))
         if rounds.min_clients is not None and rounds.min_clients > asked:
             raise InputError(f"min_clients is {rounds.min_clients}, but only {asked} clients train in a round")
-        if federation.task.num_features == 0:
-            raise InputError(f"{federation.name} has no node features here, but training needs them")
-        names = [client.name for client in federation.clients]
+        if roster.task.num_features == 0:
+            raise InputError(f"{roster.name} has no node features here, but training needs them")
         for client in self.backbone_of:
-            if client not in names:
-                raise unknown("client", client, names)
+            if client not in roster.clients:
+                raise unknown("client", client, roster.clients)
         if self.backbone_of and not algorithm.shares_gnn:
-            return [self._with_backbone(algorithm, name) for name in names], rounds
+            return [self._with_backbone(algorithm, name) for name in roster.clients], rounds
         if self.backbone_of:
             raise InputError(
                 f"{self.algorithm} averages the clients' GNNs, so all need the same backbone, "
                 f"but backbone_of is {dict(self.backbone_of)}"
             )
-        return [algorithm] * federation.num_clients, rounds
+        return [algorithm] * roster.num_clients, rounds
+
+    def of_client(self, name: str) -> RunSettings:
+        """The settings from one client's view: its own backbone and no other."""
+        return replace(self, backbone=self.backbone_of.get(name, self.backbone), backbone_of={})
 
     def _with_backbone(self, algorithm: Algorithm[Any, Any], client: str) -> Algorithm[Any, Any]:
         if client not in self.backbone_of:

@@ -69,7 +69,7 @@ class Cell:
     def identity(self) -> Json:
         """All that decides the result."""
         federation = self.federation()
-        clients, _ = self.run.build_for(federation)
+        clients, _ = self.run.build_for(federation.roster)
         names = [client.name for client in federation.clients]
         return {
             "result_version": RESULT_VERSION,

@@ -1,0 +1,378 @@
+"""``fedspray deploy``: federations between organisations, the coordinator's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedspray.cli import options
+from fedspray.cli.output import Output
+from fedspray.errors import InputError
+
+if TYPE_CHECKING:
+    from fedspray.deploy.project import Project
+    from fedspray.runs.settings import RunSettings
+
+LOCAL_EPILOG = """
+[bold]Example[/bold]
+
+fedspray deploy local --dataset banks --clients 3 --rounds 3 --out try-it
+"""
+
+INIT_EPILOG = """
+[bold]Example[/bold]
+
+fedspray deploy init fraud --site north --site south --host fl.example.org --features 32 --classes 2 --rounds 100
+"""
+
+app = typer.Typer(help="Federations between organisations: the coordinator's commands.", no_args_is_help=True)
+
+Grace = Annotated[
+    float, typer.Option("--grace", help="Seconds that a round waits for late sites once enough answered.", metavar="S")
+]
+
+ProjectFolder = Annotated[Path, typer.Argument(help="The project's folder.", metavar="PROJECT")]
+Foreground = Annotated[
+    bool, typer.Option("--foreground", help="Become the process instead of starting one: for systemd.")
+]
+
+
+def need_nvflare() -> None:
+    """Says how to install what these commands need."""
+    import importlib.util
+
+    if importlib.util.find_spec("nvflare") is None:
+        raise InputError("NVFlare is not installed: pip install 'fedspray[deploy]'")
+
+
+@app.command("local", epilog=LOCAL_EPILOG)
+def local(
+    out: Annotated[Path, typer.Option("--out", help="A new folder for everything.", metavar="DIR")],
+    dataset: Annotated[str | None, options.DATASET] = None,
+    partitioner: options.Partitioner = None,
+    partition_dir: options.PartitionDir = None,
+    clients: options.Clients = None,
+    nodes: options.Nodes = None,
+    alpha: options.Alpha = None,
+    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    algorithm: options.Algorithm = None,
+    backbone: options.Backbone = None,
+    backbone_of: options.BackboneOf = None,
+    preset: options.Preset = None,
+    rounds: options.Rounds = None,
+    local_epochs: options.LocalEpochs = None,
+    participation: options.Participation = None,
+    min_clients: options.MinClients = None,
+    selection: options.Selection = None,
+    settings: options.Settings = None,
+    seed: options.RunSeed = None,
+    seeds: options.RunSeeds = None,
+    keep_split: options.KeepSplit = False,
+    threads: Annotated[int, options.training("--threads", "torch's threads at each site.", "N", min=1)] = 1,
+    grace: Grace = 60.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a federation on this machine: a server and a site per client as processes of their own, over mutual TLS."""
+    need_nvflare()
+    from fedspray.report.tables import run_table
+    from fedspray.runs import store
+    from fedspray.runs.experiment import Experiment, open_source
+
+    output = Output(as_json)
+    values = options.experiment_values(
+        dataset=dataset,
+        partitioner=partitioner,
+        partition_dir=partition_dir,
+        clients=clients,
+        nodes=nodes,
+        alpha=alpha,
+        partition_seed=partition_seed,
+        algorithm=algorithm,
+        backbone=backbone,
+        preset=preset,
+        rounds=rounds,
+        local_epochs=local_epochs,
+        participation=participation,
+        min_clients=min_clients,
+        selection=selection,
+        seed=seed,
+        seeds=seeds,
+        keep_split=keep_split,
+        settings=settings,
+        backbone_of=backbone_of,
+    )
+    experiment = Experiment.from_values(values, "command line")
+    run_settings = experiment.run_settings()
+    run_settings.build()  # refuse bad settings before any data is touched
+    with output.busy(f"preparing {experiment.dataset} …"):
+        federation = open_source(experiment.source())
+    from fedspray.deploy.local import RUN, LocalFederation
+
+    here = LocalFederation(out, federation, run_settings, grace=grace, threads=threads)
+    with _live(output, here.project, RUN) as (tell, tend):
+        summary: dict[str, Any] = here.run(tell, tend)
+    store.write_json(out / "result.json", summary)
+    if not as_json:
+        output.show(run_table(summary))
+    output.note(f"kept in {out}; each site's personal model is in {out}/kits/SITE/models")
+    output.result(summary)
+
+
+@app.command("init", epilog=INIT_EPILOG)
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the project.", metavar="PROJECT")],
+    sites: Annotated[
+        list[str] | None,
+        typer.Option("--site", help="A site's name, or NAME=ORGANISATION; one for each site.", metavar="NAME"),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="The server's name, as sites reach it.", metavar="HOST")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="The server's port.", metavar="PORT", min=1, max=65535)] = 8002,
+    features: Annotated[int | None, typer.Option("--features", help="Features per node.", metavar="F", min=1)] = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="Number of classes, or their names: a,b,c.", metavar="C|NAMES")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="The federation's name. [dim]default: the folder's[/dim]", metavar="NAME"),
+    ] = None,
+    algorithm: options.Algorithm = None,
+    backbone: options.Backbone = None,
+    backbone_of: options.BackboneOf = None,
+    preset: options.Preset = None,
+    rounds: options.Rounds = None,
+    local_epochs: options.LocalEpochs = None,
+    participation: options.Participation = None,
+    min_clients: options.MinClients = None,
+    selection: options.Selection = None,
+    settings: options.Settings = None,
+    seed: options.RunSeed = None,
+    seeds: options.RunSeeds = None,
+    keep_split: options.KeepSplit = False,
+    grace: Grace = 60.0,
+    csr: Annotated[
+        Path | None,
+        typer.Option(
+            "--csr", help="A folder of certificate requests, SITE.csr: these sites keep their keys.", metavar="DIR"
+        ),
+    ] = None,
+    valid_days: Annotated[
+        int, typer.Option("--valid-days", help="Days that the certificates are valid.", metavar="N", min=1)
+    ] = 360,
+) -> None:
+    """Make a federation: the agreement, certificates, hardened start-up kits, and a zip file for every site."""
+    need_nvflare()
+    from fedspray.deploy.agreement import Agreement
+    from fedspray.deploy.coordinator import init_project, schema
+    from fedspray.deploy.kits import Address
+
+    output = Output()
+    given = sites or _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
+    organisations = {site.partition("=")[0]: site.partition("=")[2] or site.partition("=")[0] for site in given}
+    address = Address(host or _ask("the server's host name", "--host"), port)
+    task = schema(
+        features or int(_ask("features per node", "--features")),
+        classes or _ask("number of classes, or their names separated by commas", "--classes"),
+    )
+    experiment = _experiment(
+        algorithm=algorithm,
+        backbone=backbone,
+        preset=preset,
+        rounds=rounds,
+        local_epochs=local_epochs,
+        participation=participation,
+        min_clients=min_clients,
+        selection=selection,
+        seed=seed,
+        seeds=seeds,
+        keep_split=keep_split,
+        settings=settings,
+        backbone_of=backbone_of,
+    )
+    agreement = Agreement.between(name or folder.name, list(organisations), task, experiment)
+    with output.busy("making keys and kits …"):
+        parcels = init_project(
+            folder, agreement, address, grace=grace, organisations=organisations, requests=csr, valid_days=valid_days
+        )
+    for parcel, own_key in parcels.items():
+        output.note(f"{parcel}: " + ("has no private key" if own_key else "holds a private key, so send it safely"))
+    output.note(f"next: fedspray deploy start {folder}, then fedspray deploy run {folder}")
+
+
+@app.command("amend")
+def amend(
+    folder: ProjectFolder,
+    algorithm: options.Algorithm = None,
+    backbone: options.Backbone = None,
+    backbone_of: options.BackboneOf = None,
+    preset: options.Preset = None,
+    rounds: options.Rounds = None,
+    local_epochs: options.LocalEpochs = None,
+    participation: options.Participation = None,
+    min_clients: options.MinClients = None,
+    selection: options.Selection = None,
+    settings: options.Settings = None,
+    seed: options.RunSeed = None,
+    seeds: options.RunSeeds = None,
+    keep_split: options.KeepSplit = False,
+) -> None:
+    """Agree on another algorithm or other settings with the same sites; each site must agree to the new file."""
+    need_nvflare()
+    from fedspray.deploy.agreement import FILE, Agreement
+    from fedspray.deploy.project import Project
+
+    project, output = Project.open(folder), Output()
+    old = project.agreement()
+    experiment = _experiment(
+        algorithm=algorithm,
+        backbone=backbone,
+        preset=preset,
+        rounds=rounds,
+        local_epochs=local_epochs,
+        participation=participation,
+        min_clients=min_clients,
+        selection=selection,
+        seed=seed,
+        seeds=seeds,
+        keep_split=keep_split,
+        settings=settings,
+        backbone_of=backbone_of,
+    )
+    new = Agreement(old.roster, experiment)
+    for change in old.changes(new):
+        output.show(change)
+    new.save(project.server / "local")
+    new.save(project.folder)
+    output.note(f"send {project.folder / FILE} to every site, for: fedspray site agree KIT {FILE}")
+
+
+@app.command("start")
+def start(folder: ProjectFolder, foreground: Foreground = False) -> None:
+    """Start the server."""
+    need_nvflare()
+    from fedspray.deploy import processes
+    from fedspray.deploy.project import Project
+
+    project = Project.open(folder)
+    if foreground:
+        processes.replace_this_process(project.server)
+    pid = processes.start(project.server)
+    log = project.server / processes.LOG_FILE
+    Output().note(f"the server runs as process {pid} on port {project.address.port}; its log is {log}")
+
+
+@app.command("run")
+def run(
+    folder: ProjectFolder,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--run", help="The run's name. [dim]default: the time, or with --attach the last[/dim]", metavar="RUN"
+        ),
+    ] = None,
+    attach: Annotated[bool, typer.Option("--attach", help="Come back to a run that was begun before.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run what was agreed on and show it live; after crashes it goes on by itself. Ctrl-C leaves it running."""
+    need_nvflare()
+    from fedspray.deploy import processes
+    from fedspray.deploy.coordinator import begin_run, last_run
+    from fedspray.deploy.driver import Driver
+    from fedspray.deploy.project import Project
+    from fedspray.report.tables import run_table
+
+    output, project = Output(as_json), Project.open(folder)
+    if processes.running(project.server) is None:
+        raise InputError(f"the server is not running: fedspray deploy start {folder}")
+    chosen = (name or last_run(project)) if attach else begin_run(project, name)
+    if not project.run_folder(chosen).is_dir():
+        raise InputError(f"{project.run_folder(chosen)} does not exist: without --attach a new run is begun")
+    try:
+        with _live(output, project, chosen) as (tell, tend):
+            summary = Driver(project, chosen, tell=tell, tend=tend).drive()
+    except KeyboardInterrupt:
+        output.note(f"the run goes on; come back with: fedspray deploy run {folder} --attach --run {chosen}")
+        raise
+    if not as_json:
+        output.show(run_table(summary))
+        _show_missed(output, project, chosen)
+    output.note(f"kept in {project.run_folder(chosen)}; each site keeps its own personal model")
+    output.result(summary)
+
+
+@app.command("status")
+def status(folder: ProjectFolder, as_json: options.AsJson = False) -> None:
+    """Show the server, the sites and the runs."""
+    need_nvflare()
+    from fedspray.deploy.coordinator import project_status
+    from fedspray.deploy.project import Project
+
+    output, project = Output(as_json), Project.open(folder)
+    found = project_status(project)
+    if not as_json:
+        server = found["server"]
+        output.show(f"[bold]server[/bold] {found['address']}: {'stopped' if server is None else f'process {server}'}")
+        for site, jobs in found["sites"].items():
+            state = "not connected" if jobs is None else "in a job" if jobs else "connected"
+            output.show(f"[bold]site[/bold] {site}: {state}")
+        for name, row in found["runs"].items():
+            output.show(
+                f"[bold]run[/bold] {name}: {row['state']}, round {row['round']} of {row['rounds']}{_waits(row)}"
+            )
+    output.result(found)
+
+
+@app.command("stop")
+def stop(folder: ProjectFolder) -> None:
+    """Stop the server; a run goes on from its last round when the server is started again."""
+    need_nvflare()
+    from fedspray.deploy import processes
+    from fedspray.deploy.project import Project
+
+    ended = processes.stop([Project.open(folder).server])
+    Output().note("the server stopped" if ended else "the server was not running")
+
+
+def _ask(what: str, flag: str) -> str:
+    import sys
+
+    if not sys.stdin.isatty():
+        raise InputError(f"{flag} is missing: {what}")
+    return str(typer.prompt(what, err=True))
+
+
+def _experiment(**given: Any) -> RunSettings:
+    from fedspray.runs.experiment import Experiment
+
+    values = options.experiment_values(partition_dir=None, **given)
+    return Experiment.from_values(values, "command line").run_settings()
+
+
+def _waits(row: dict[str, Any]) -> str:
+    return f", waits for {', '.join(row['waiting_for'])}" if row["waiting_for"] else ""
+
+
+def _show_missed(output: Output, project: Project, run: str) -> None:
+    from fedspray.deploy.coordinator import missed_rounds
+
+    for site, rounds in missed_rounds(project, run).items():
+        output.show(f"{site} missed rounds {', '.join(map(str, rounds))}")
+
+
+@contextmanager
+def _live(output: Output, project: Project, run: str) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """On a terminal: a table of the sites and the last validation figures, twice a second."""
+    if not output.messages.is_terminal:
+        yield output.note, lambda: None
+        return
+    from rich.live import Live
+
+    from fedspray.report.deployment import progress_table
+
+    with Live(console=output.messages, refresh_per_second=2, transient=True) as live:
+        yield output.note, lambda: live.update(progress_table(project.run_folder(run), project.agreement()))

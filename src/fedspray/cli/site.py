@@ -1,0 +1,190 @@
+"""``fedspray site``: federations between organisations, a site's side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedspray.cli import options
+from fedspray.cli.deploy import Foreground, need_nvflare
+from fedspray.cli.output import Output
+from fedspray.errors import InputError
+
+app = typer.Typer(help="Federations between organisations: a site's commands.", no_args_is_help=True)
+
+Kit = Annotated[Path, typer.Argument(help="The unpacked start-up kit.", metavar="KIT")]
+
+
+@app.command("request")
+def request(
+    folder: Annotated[Path, typer.Argument(help="Where the private key stays.", metavar="DIR")],
+    name: Annotated[str, typer.Option("--name", help="This site's name in the federation.", metavar="NAME")],
+) -> None:
+    """Make a private key, which never leaves, and a certificate request to send to the coordinator."""
+    need_nvflare()
+    from fedspray.deploy.certificates import KEY, make_request
+
+    made = make_request(folder, name)
+    Output().note(f"send {made} to the coordinator; keep {folder / KEY} and put it into the kit's startup folder")
+
+
+@app.command("check")
+def check(
+    kit: Kit,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="Where this site's data are: a client's folder or a graph in npz format.", metavar="PATH"
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="torch's threads.", metavar="N", min=1)] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check kit, certificates, data and schema, rehearse one local epoch, and say what would leave."""
+    need_nvflare()
+    from dataclasses import replace
+
+    from fedspray.deploy.check import check_site
+    from fedspray.deploy.site import Site
+
+    output = Output(as_json)
+    site = Site.open(kit)
+    if data is not None:
+        site = replace(site, data=data.resolve())
+    if threads is not None:
+        site = replace(site, threads=threads)
+    with output.busy("checking …"):
+        found = check_site(site)
+    site.save()  # only what was found good is kept
+    if not as_json:
+        _show(output, found)
+    output.result(found)
+
+
+@app.command("start")
+def start(kit: Kit, foreground: Foreground = False) -> None:
+    """Start this site; it connects to the server and waits for jobs."""
+    need_nvflare()
+    from fedspray.deploy import processes
+    from fedspray.deploy.site import Site
+
+    site = Site.open(kit)
+    if site.data is None:
+        raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
+    if foreground:
+        processes.replace_this_process(kit, site.threads)
+    pid = processes.start(kit, site.threads)
+    Output().note(f"{site.name} runs as process {pid}; its log is {kit / processes.LOG_FILE}")
+
+
+@app.command("status")
+def status(kit: Kit, as_json: options.AsJson = False) -> None:
+    """Show whether this site runs, and how far its runs are."""
+    need_nvflare()
+    from fedspray.deploy import processes
+    from fedspray.deploy.certificates import describe
+    from fedspray.deploy.site import Site, read_ledger
+
+    site, output = Site.open(kit), Output(as_json)
+    runs: dict[str, Any] = {}
+    for line in read_ledger(kit):
+        runs[line["run"]] = {"seed": line["seed"], "round": line["round"], "time": line["time"]}
+    found: dict[str, Any] = {
+        "site": site.name,
+        "pid": processes.running(kit),
+        "job_pids": processes.job_processes(kit),
+        "certificate": describe(kit),
+        "runs": runs,
+    }
+    if not as_json:
+        state = "stopped" if found["pid"] is None else f"process {found['pid']}"
+        busy = "in a job" if found["job_pids"] else "idle"
+        output.show(
+            f"[bold]{site.name}[/bold]: {state}, {busy}; certificate until {found['certificate']['valid_until']}"
+        )
+        for name, last in runs.items():
+            output.show(f"  {name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}")
+    output.result(found)
+
+
+@app.command("ledger")
+def ledger(kit: Kit, as_json: options.AsJson = False) -> None:
+    """Show what left this building so far: answers, bytes and fields of each run."""
+    from rich.table import Table
+
+    from fedspray.deploy.site import Site, read_ledger
+
+    site, output = Site.open(kit), Output(as_json)
+    runs: dict[str, dict[str, Any]] = {}
+    for line in read_ledger(kit):
+        run = runs.setdefault(line["run"], {"answers": 0, "bytes": 0, "fields": {}})
+        run["answers"] += 1
+        run["bytes"] += line["bytes"]
+        for field, size in line["fields"].items():
+            entry = run["fields"].setdefault(field, {"times": 0, "bytes": 0})
+            entry["times"] += 1
+            entry["bytes"] += size
+    if not as_json:
+        for name, run in runs.items():
+            table = Table("field", "times", "bytes", title=f"{name}: {run['answers']} answers, {run['bytes']:,} bytes")
+            for field, entry in sorted(run["fields"].items()):
+                table.add_row(field, str(entry["times"]), f"{entry['bytes']:,}")
+            output.show(table)
+        if not runs:
+            output.show(f"nothing left {site.name} so far")
+    output.result({"site": site.name, "runs": runs})
+
+
+@app.command("agree")
+def agree(
+    kit: Kit,
+    file: Annotated[Path, typer.Argument(help="The coordinator's new agreement.json.", metavar="FILE")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Read a new agreement, see what changes, and take it on."""
+    need_nvflare()
+    from fedspray.deploy.agreement import Agreement
+    from fedspray.deploy.site import Site
+
+    site, output = Site.open(kit), Output()
+    old, new = site.agreement(), Agreement.load(file)
+    if site.name not in new.roster.clients:
+        raise InputError(f"{site.name!r} is not in {file}, whose sites are {', '.join(new.roster.clients)}")
+    for change in old.changes(new):
+        output.show(change)
+    if not yes and not typer.confirm("Take it on?", err=True):
+        raise InputError("the new agreement was not taken on")
+    new.save(kit / "local")
+    output.note(f"{site.name} agreed to {new.fingerprint()[:12]}")
+
+
+@app.command("stop")
+def stop(kit: Kit) -> None:
+    """Stop this site and its job; what it remembers stays."""
+    need_nvflare()
+    from fedspray.deploy import processes
+    from fedspray.deploy.site import Site
+
+    site = Site.open(kit)
+    ended = processes.stop([kit])
+    Output().note(f"{site.name} stopped" if ended else f"{site.name} was not running")
+
+
+def _show(output: Output, found: dict[str, Any]) -> None:
+    what = f"{found['algorithm']} with {found['backbone']}, {found['rounds']} rounds"
+    lines = {
+        "site": found["site"],
+        "server": f"{found['server']} ({'reachable' if found['reachable'] else 'does not answer now'})",
+        "certificate": f"valid until {found['certificate']['valid_until']} ({found['certificate']['days_left']} days)",
+        "agreement": f"{found['agreement'][:12]}: {what}",
+        "data": f"{found['data']}: {found['nodes']:,} nodes, {found['edges']:,} edges, labels {found['label_counts']}",
+        "rehearsal": f"one local epoch took {found['epoch_seconds']:.2f} s",
+        "memory": f"about {found['memory_megabytes']:,} MB",
+        "each round": f"{found['bytes_up_per_round']:,} bytes leave and {found['bytes_down_per_round']:,} arrive",
+        "what leaves": ", ".join(found["fields_up"]) + "; counts of right and wrong predictions",
+    }
+    for name, text in lines.items():
+        output.show(f"[bold]{name:12}[/bold] {text}")
+    output.note("all is well: fedspray site start")

@@ -1,0 +1,129 @@
+"""What the parties agreed on before anything runs: one file, the same on every machine.
+
+A job names the agreement by its fingerprint and brings nothing else along, so a site can only be asked
+to run what its own copy says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedspray.data.federation import Roster, Task
+from fedspray.errors import InputError, MissingDataError
+from fedspray.runs import store
+from fedspray.runs.settings import RunSettings
+
+FILE = "agreement.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Who takes part, what the data look like, and what is run on them."""
+
+    roster: Roster
+    settings: RunSettings
+    version: str = field(default_factory=lambda: version("fedspray"))
+    """Of fedspray, the same on every machine: other versions may compute other bits."""
+
+    def __post_init__(self) -> None:
+        for name in self.roster.clients:
+            check_name("site", name)
+        for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
+            if ":" in name:
+                raise InputError(f"{name!r} is code from outside, but sites run built-in algorithms and backbones only")
+        self.settings.build_for(self.roster)
+
+    @classmethod
+    def between(cls, name: str, sites: Sequence[str], task: Task, settings: RunSettings) -> Agreement:
+        """An agreement of organisations that hold data of their own."""
+        twice = next((site for site in sites if list(sites).count(site) > 1), None)
+        if twice is not None:
+            raise InputError(f"two sites are called {twice!r}, but names must differ")
+        return cls(Roster(check_name("federation", name), tuple(sites), task, {"dataset": "own"}), settings)
+
+    def fingerprint(self) -> str:
+        """sha256 of everything in it."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        roster, task = self.roster, self.roster.task
+        return {
+            "format": FORMAT,
+            "fedspray": self.version,
+            "federation": roster.name,
+            "sites": list(roster.clients),
+            "num_features": task.num_features,
+            "num_classes": task.num_classes,
+            "class_names": None if task.class_names is None else list(task.class_names),
+            "data": dict(roster.settings),
+            "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], where: str) -> Agreement:
+        """Reads what `to_json` gave; whatever is wrong with it is said in one sentence."""
+        if content.get("format") != FORMAT:
+            raise InputError(f"{where} has format {content.get('format')!r}, but this version reads format {FORMAT}")
+        try:
+            names = content["class_names"]
+            task = Task(content["num_features"], content["num_classes"], None if names is None else tuple(names))
+            roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
+            settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})
+            made_with = str(content["fedspray"])
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{where} is not a complete agreement ({error})") from None
+        return cls(roster, settings, made_with)
+
+    def check_version(self) -> Agreement:
+        """This agreement, if it was made with this version of fedspray."""
+        if self.version != version("fedspray"):
+            raise InputError(
+                f"the agreement is for fedspray {self.version}, but this is {version('fedspray')}: "
+                "install the same version, or agree anew (fedspray deploy amend, fedspray site agree)"
+            )
+        return self
+
+    def changes(self, new: Agreement) -> list[str]:
+        """What another agreement changes, a line for each."""
+        old, other = _flat(self.to_json()), _flat(new.to_json())
+        return [
+            f"{name}: {old.get(name)!r} → {other.get(name)!r}"
+            for name in sorted(old | other)
+            if old.get(name) != other.get(name)
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Writes the agreement into ``folder``."""
+        store.write_json(folder / FILE, self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> Agreement:
+        """Reads an agreement: the file, or the folder that holds it."""
+        file = path / FILE if path.is_dir() else path
+        if not file.is_file():
+            raise MissingDataError(f"{file} is missing, but an agreement is needed")
+        return cls.from_json(store.read_json(file), str(file))
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    parts = [_flat(v, f"{prefix}{k}.") if isinstance(v, Mapping) else {f"{prefix}{k}": v} for k, v in content.items()]
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def check_name(kind: str, name: str) -> str:
+    """A name that is safe in a path and in a certificate."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name):
+        raise InputError(
+            f"{name!r} is not a {kind} name: use at most 63 letters, digits, '_' and '-', "
+            "and start with a letter or digit"
+        )
+    return name

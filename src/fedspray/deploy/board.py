@@ -1,0 +1,81 @@
+"""What a running server shows to the coordinator's terminal: one small file in the run folder, and a log of exchanges.
+
+::
+
+    RUN/progress.json            now: state, round, who is waited for
+    RUN/seed-0/exchanges.jsonl   every exchange: each site's answer, bytes and seconds
+    RUN/seed-0/shared.safetensors   the server's state of the best round so far
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from fedspray.deploy.wire import Json
+from fedspray.engine.rounds import Progress
+from fedspray.nn import tree
+from fedspray.runs import store
+
+PROGRESS = "progress.json"
+EXCHANGES = "exchanges.jsonl"
+SHARED = "shared.safetensors"
+
+
+class Board:
+    """Written by the server's job process."""
+
+    def __init__(self, folder: Path, job: str) -> None:
+        self._folder = folder
+        self._now: Json = {"job": job, "pid": os.getpid(), "state": "starting", "round": 0}
+        self._servers: dict[int, Progress] = {}
+        self.show()
+
+    def show(self, **values: Any) -> None:
+        """Changes some of what is shown."""
+        self._now |= {**values, "time": time.time()}
+        temporary = self._folder / f".{PROGRESS}.tmp"
+        temporary.write_text(json.dumps(self._now))
+        temporary.replace(self._folder / PROGRESS)
+
+    def add_exchange(self, seed: int, line: Json) -> None:
+        """Logs one exchange; an exchange that is repeated after a crash is there twice."""
+        with (self._folder / f"seed-{seed}" / EXCHANGES).open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def after_round(self, seed: int, progress: Progress) -> None:
+        """Keeps the shared part of the best round: that of the round before this one, or an older one."""
+        before = self._servers.get(seed)
+        over = bool(progress.detail)
+        best = progress if over else before
+        if best is not None and progress.best_round == best.round_index:
+            tensors = tree.flatten(best.server, "server")
+            if tensors:
+                store.write_tensors(self._folder / f"seed-{seed}" / SHARED, tensors, {"round": best.round_index})
+        self._servers[seed] = progress
+
+
+def read_progress(folder: Path) -> Json:
+    """What is shown now; nothing before the first job began."""
+    try:
+        content: Json = json.loads((folder / PROGRESS).read_text())
+    except FileNotFoundError:
+        return {}
+    return content
+
+
+def read_exchanges(folder: Path, seed: int) -> list[Json]:
+    """All exchanges of a seed, the last version of each."""
+    file = folder / f"seed-{seed}" / EXCHANGES
+    lines = file.read_text().splitlines() if file.exists() else []
+    latest: dict[int, Json] = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut off by a crash
+            continue
+        latest[entry["round"]] = entry
+    return [latest[index] for index in sorted(latest)]

@@ -1,0 +1,102 @@
+"""Whether a site is ready: its kit, certificates, data and agreement, and one local epoch as a rehearsal."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Client
+from fedspray.data.statistics import node_homophily
+from fedspray.deploy import certificates
+from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.kits import EXECUTOR, Address
+from fedspray.deploy.site import Site
+from fedspray.engine.worker import Request, Worker
+from fedspray.errors import InputError, MissingDataError
+from fedspray.nn import tree
+
+PARENT_MEGABYTES = 95
+"""What the site's main process needs beside its job process, as measured."""
+
+
+def check_site(site: Site) -> dict[str, Any]:
+    """Everything that can be checked without the server; raises an `InputError` at the first thing that is wrong."""
+    address = _check_kit(site)
+    card = certificates.describe(site.folder)
+    if card["name"] != site.name:
+        raise InputError(f"the certificate is for {card['name']!r}, but this kit is {site.name!r}'s")
+    agreement = site.agreement()
+    client = site.client(agreement, agreement.settings.seeds[0])
+    counts = np.bincount(client.graph.labels[client.graph.labelled], minlength=client.graph.num_classes)
+    return {
+        "site": site.name,
+        "server": str(address),
+        "reachable": reachable(address),
+        "certificate": card,
+        "agreement": agreement.fingerprint(),
+        "algorithm": agreement.settings.algorithm,
+        "backbone": agreement.settings.of_client(site.name).backbone,
+        "data": str(site.data),
+        "nodes": client.graph.num_nodes,
+        "edges": client.graph.num_edges,
+        "label_counts": counts.tolist(),
+        **_rehearse(site, agreement, client),
+    }
+
+
+def reachable(address: Address) -> bool:
+    """Whether something listens at the server's address."""
+    try:
+        with socket.create_connection((address.host, address.port), timeout=3.0):
+            return True
+    except OSError:
+        return False
+
+
+def _check_kit(site: Site) -> Address:
+    """The kit is complete and takes our class alone; returns the server's address."""
+    for name in ("startup/fed_client.json", "startup/client.crt", "startup/rootCA.pem", "local/authorization.json"):
+        if not (site.folder / name).is_file():
+            raise MissingDataError(f"{site.folder / name} is missing: unpack the kit's zip file again")
+    resources = json.loads((site.folder / "local" / "resources.json").read_text())
+    if resources.get("class_allow_list") != [EXECUTOR] or resources.get("class_list_enforcement_mode") != "enforce":
+        raise InputError(f"{site.folder / 'local' / 'resources.json'} allows other classes than {EXECUTOR}")
+    service = json.loads((site.folder / "startup" / "fed_client.json").read_text())["servers"][0]["service"]
+    host, _, port = service["target"].rpartition(":")
+    return Address(host, int(port))
+
+
+def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any]:
+    """One local epoch on the site's own data; nothing is kept and nothing is sent."""
+    settings, roster = agreement.settings, agreement.roster
+    torch.set_num_threads(site.threads)
+    dtype = getattr(torch, settings.dtype)
+    k, seed = roster.clients.index(site.name), settings.seeds[0]
+    algorithms, rounds = settings.build_for(roster)
+    algorithm = replace(algorithms[k], local_epochs=1)
+    batch = GraphBatch.from_clients([client], [k], dtype=dtype)
+    worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
+    server = tree.cast(algorithms[0].init_server(roster.task, seed), dtype)
+    downlink = algorithms[0].broadcast(server, list(range(roster.num_clients)))
+    message = {name: value[k : k + 1] for name, value in downlink.items()}
+    for round_index in (1, 2):  # the first one also warms up
+        began = time.perf_counter()
+        uplink, _ = worker.handle(Request(round_index, evaluate=False), message)
+        seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "epoch_seconds": seconds,
+        "rounds": rounds.rounds,
+        "bytes_up_per_round": tree.num_bytes(uplink),
+        "bytes_down_per_round": tree.num_bytes(message),
+        "fields_up": sorted(uplink),
+        "memory_megabytes": round(peak + PARENT_MEGABYTES),
+    }

@@ -1,0 +1,210 @@
+"""What NVFlare starts at the server: the training loop, with sites as its clients."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.apis.wf_comm_spec import WFCommSpec
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.deploy.board import Board
+from fedspray.deploy.host import RemoteHost
+from fedspray.deploy.locks import Lock
+from fedspray.deploy.server import Server
+from fedspray.deploy.wire import Ask, Json, Malformed, Reply
+from fedspray.engine.local import Blocks
+from fedspray.errors import RunStopped
+from fedspray.runs.conduct import Host, conduct
+
+POLL = 0.02
+"""Seconds between looks at the task list."""
+MOMENT = 0.5
+"""Seconds in which a site that is in the job fetches its task for certain."""
+ABSENT = "it did not answer in time"
+
+
+class Aborted(RuntimeError):
+    """NVFlare ends the job; the run goes on from its checkpoint in another one."""
+
+
+class RunController(Controller):  # type: ignore[misc]
+    """Carries a run's exchanges as NVFlare tasks: one task for each site, so each may get something else.
+
+    Args:
+        run: the run's name.
+        agreement: the fingerprint of what is to be run.
+        grace: seconds that the others are waited for once enough sites answered.
+    """
+
+    def __init__(self, run: str, agreement: str, grace: float) -> None:
+        super().__init__(task_check_period=POLL)
+        self._run, self._fingerprint, self._grace = run, agreement, grace
+        self._news = threading.Condition()
+        self._arrived: dict[str, Reply | str] = {}
+        self._fetched: set[str] = set()
+        self._absent: set[str] = set()
+
+    def set_communicator(self, communicator: WFCommSpec) -> None:
+        """Also sets the period under the name that NVFlare 2.9.0 reads."""
+        super().set_communicator(communicator)
+        communicator._task_check_period = POLL
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing yet: `control_flow` does it all."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left to do."""
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A late answer: the round went on without it."""
+        self.log_info(fl_ctx, f"the answer of {client.name} came too late")
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Runs every seed from its checkpoint to its end."""
+        root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+        server = Server.open(root)
+        agreement = server.agreement(self._fingerprint)
+        folder = server.run_folder(self._run)
+        lock = Lock(folder / "lock")
+        lock.take_over()
+        self._board, self._abort, self._context = Board(folder, fl_ctx.get_job_id()), abort_signal, fl_ctx
+        roster, settings = agreement.roster, agreement.settings
+
+        def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
+            self._board.show(seed=seed, state="running")
+            return RemoteHost(roster, settings.build()[1], seed, self)
+
+        try:
+            conduct(
+                roster,
+                settings,
+                folder,
+                open_host,
+                checkpoint_every=1,
+                on_round=self._board.after_round,
+            )
+            self._board.show(state="done")
+        except RunStopped as error:
+            self._board.show(state="stopped", reason=str(error))
+        except Aborted:
+            self._board.show(state="aborted")
+        except Exception as error:
+            self._board.show(state="failed", reason=f"{type(error).__name__}: {error}")
+            self.log_exception(fl_ctx, "the run failed")
+            self.system_panic(str(error), fl_ctx)
+        finally:
+            lock.release()
+
+    # ---- one exchange -------------------------------------------------------------------------------
+
+    def deliver(self, asks: Mapping[str, Ask], needed: int) -> dict[str, Reply | str]:
+        """Asks every site, waits for enough of them, and for the others the grace time."""
+        began = time.monotonic()
+        with self._news:
+            self._arrived, self._fetched = {}, set()
+        tasks, sizes = {}, {}
+        for name, ask in asks.items():
+            head, arrays = ask.pack()
+            data = Shareable()
+            data["head"], data["arrays"] = head, arrays
+            sizes[name] = sum(value.nbytes for value in arrays.values())
+            tasks[name] = Task(
+                name="round", data=data, before_task_sent_cb=self._on_sent, result_received_cb=self._on_result
+            )
+            self.send(tasks[name], self._context, targets=[name])
+        ask = next(iter(asks.values()))
+        try:
+            self._wait(list(asks), needed, ask.request.round_index)
+        finally:
+            for name, task in tasks.items():
+                if name not in self._arrived:
+                    self.cancel_task(task)
+        with self._news:
+            arrived = dict(self._arrived)
+        self._absent = {name for name in asks if name not in arrived and name not in self._fetched}
+        self._board.show(absent=sorted(self._absent))
+        self._log(ask, asks, arrived, sizes, time.monotonic() - began)
+        return {name: arrived.get(name, ABSENT) for name in asks}
+
+    def _wait(self, names: list[str], needed: int, round_index: int) -> None:
+        """Returns when all that can be expected has arrived."""
+        shown: list[str] = []
+        enough_since: float | None = None
+        began = time.monotonic()
+        self._board.show(round=round_index, state="running", waiting_for=[], waiting_since=None)
+        while True:
+            with self._news:
+                self._news.wait(POLL * 5)
+                missing = [name for name in names if name not in self._arrived]
+                gone = all(name in self._absent and name not in self._fetched for name in missing)
+            if self._abort.triggered:
+                raise Aborted
+            if not missing:
+                break
+            now = time.monotonic()
+            if len(names) - len(missing) >= needed:
+                enough_since = enough_since or now
+                # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
+                if now - enough_since > (min(self._grace, MOMENT) if gone else self._grace):
+                    break
+            if missing != shown and now - began > 1.0:
+                self._board.show(waiting_for=missing, waiting_since=time.time())
+                shown = missing
+        if shown:
+            self._board.show(waiting_for=[], waiting_since=None)
+
+    def _on_sent(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        with self._news:
+            self._fetched.add(client_task.client.name)
+
+    def _on_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        reply = _read(client_task.result)
+        with self._news:
+            self._arrived[client_task.client.name] = reply
+            self._news.notify_all()
+
+    def _log(
+        self,
+        ask: Ask,
+        asks: Mapping[str, Ask],
+        arrived: Mapping[str, Reply | str],
+        sizes: Mapping[str, int],
+        seconds: float,
+    ) -> None:
+        sites: dict[str, Json] = {}
+        for name in asks:
+            reply = arrived.get(name, ABSENT)
+            failed = reply if isinstance(reply, str) else reply.error
+            sites[name] = {"failed": failed, "bytes_down": sizes[name]}
+            if isinstance(reply, Reply):
+                arrays = reply.pack()[1]
+                sites[name] |= {
+                    "seconds": reply.seconds,
+                    "cpu_seconds": reply.cpu_seconds,
+                    "bytes_up": sum(value.nbytes for value in arrays.values()),
+                }
+        line = {"round": ask.request.round_index, "time": time.time(), "seconds": seconds, "sites": sites}
+        self._board.add_exchange(ask.seed, line)
+
+
+def _read(result: Shareable) -> Reply | str:
+    code = result.get_return_code()
+    if code != ReturnCode.OK:
+        return f"NVFlare reports {code}"
+    try:
+        return Reply.unpack(result.get("head"), result.get("arrays"))
+    except Malformed as error:
+        return f"its answer cannot be read: {error}"

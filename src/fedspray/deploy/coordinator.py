@@ -1,0 +1,139 @@
+"""What the coordinator does beside driving a run: making a project, beginning runs, looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedspray.data.federation import Task
+from fedspray.deploy import processes
+from fedspray.deploy.agreement import Agreement, check_name
+from fedspray.deploy.board import read_exchanges, read_progress
+from fedspray.deploy.kits import Address, make_kits
+from fedspray.deploy.locks import holder
+from fedspray.deploy.parcels import pack
+from fedspray.deploy.project import Project
+from fedspray.deploy.session import AdminSession, Unreachable
+from fedspray.errors import InputError, MissingDataError
+from fedspray.runs import store
+from fedspray.runs.run import begin_with
+
+
+def schema(features: int, classes: str) -> Task:
+    """The task, from a number of classes or their names."""
+    if classes.isdigit():
+        return Task(features, int(classes), None)
+    names = tuple(part.strip() for part in classes.split(","))
+    if len(names) < 2 or not all(names):
+        raise InputError(f"--classes is {classes!r}, but must be a number or at least two names: a,b")
+    return Task(features, len(names), names)
+
+
+def init_project(
+    folder: Path,
+    agreement: Agreement,
+    address: Address,
+    *,
+    grace: float,
+    organisations: Mapping[str, str],
+    requests: Path | None,
+    valid_days: int,
+) -> dict[Path, bool]:
+    """Makes a project; returns each site's zip file and whether its site has a key of its own."""
+    project = Project(folder, address, grace)
+    own_keys = _requests(requests, agreement)
+    store.new_folder(folder)
+    make_kits(folder, agreement, address, organisations=organisations, requests=own_keys, valid_days=valid_days)
+    (folder / "ca").chmod(0o700)
+    (folder / "kits").chmod(0o700)
+    (folder / "runs").mkdir()
+    project.save()
+    return {
+        pack(project.site(name), folder / "zips" / f"{name}.zip", agreement, address): name in own_keys
+        for name in agreement.roster.clients
+    }
+
+
+def begin_run(project: Project, name: str | None) -> str:
+    """Makes the folder of a new run and returns the run's name."""
+    chosen = check_name("run", name or datetime.now().strftime("run-%Y%m%d-%H%M%S"))
+    agreement = project.agreement()
+    begin_with(project.run_folder(chosen), agreement.roster, agreement.settings, None, None)
+    agreement.save(project.run_folder(chosen))
+    return chosen
+
+
+def last_run(project: Project) -> str:
+    """The run that was begun last."""
+    begun = [(file.stat().st_mtime, file.parent.name) for file in (project.folder / "runs").glob("*/settings.json")]
+    if not begun:
+        raise MissingDataError(f"{project.folder} has no run yet: begin one with fedspray deploy run {project.folder}")
+    return max(begun)[1]
+
+
+def project_status(project: Project) -> dict[str, Any]:
+    """The server's process, the sites with their jobs (None: not connected), and every run."""
+    agreement = project.agreement()
+    answering: dict[str, set[str]] = {}
+    server = processes.running(project.server)
+    if server is not None:
+        try:
+            with AdminSession(project.coordinator) as session:
+                answering = session.sites()
+        except Unreachable:
+            server = None
+    names = sorted(file.parent.name for file in (project.folder / "runs").glob("*/settings.json"))
+    return {
+        "address": str(project.address),
+        "server": server,
+        "agreement": agreement.fingerprint(),
+        "sites": {name: sorted(answering[name]) if name in answering else None for name in agreement.roster.clients},
+        "runs": {name: _run_status(project, name) for name in names},
+    }
+
+
+def missed_rounds(project: Project, run: str) -> dict[str, list[int]]:
+    """The rounds that ended without a site's answer, by site."""
+    folder = project.run_folder(run)
+    missed: dict[str, list[int]] = {}
+    for seed in store.read_json(folder / "settings.json")["run"]["seeds"]:
+        for exchange in read_exchanges(folder, seed):
+            for site, answer in exchange["sites"].items():
+                if answer["failed"] is not None:
+                    missed.setdefault(site, []).append(exchange["round"])
+    return missed
+
+
+def _run_status(project: Project, run: str) -> dict[str, Any]:
+    folder = project.run_folder(run)
+    progress = read_progress(folder)
+    done = (folder / "result.json").exists()
+    alive = holder(folder / "lock") is not None
+    state = "done" if done else progress.get("state", "waiting") if alive else "not running"
+    if progress.get("state") == "stopped" and not done:
+        state = "stopped"
+    rounds = store.read_json(folder / "settings.json")["settings"]["rounds"]
+    return {
+        "state": state,
+        "reason": progress.get("reason"),
+        "seed": progress.get("seed"),
+        "round": min(progress.get("round", 0), rounds),
+        "rounds": rounds,
+        "waiting_for": progress.get("waiting_for") or [] if alive else [],
+        "missed": missed_rounds(project, run),
+        "jobs": len(store.read_json(folder / "jobs.json")["jobs"]) if (folder / "jobs.json").exists() else 0,
+    }
+
+
+def _requests(folder: Path | None, agreement: Agreement) -> dict[str, Path]:
+    if folder is None:
+        return {}
+    files = {file.stem: file for file in sorted(folder.glob("*.csr"))}
+    if not files:
+        raise MissingDataError(f"--csr {folder} holds no file SITE.csr")
+    for name, file in files.items():
+        if name not in agreement.roster.clients:
+            raise InputError(f"{file} is for no site: the sites are {', '.join(agreement.roster.clients)}")
+    return files

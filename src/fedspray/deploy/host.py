@@ -1,0 +1,126 @@
+"""The clients of a run as its server sees them, when they are other machines."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedspray.data.federation import Roster
+from fedspray.deploy.wire import Ask, Reply, form
+from fedspray.engine.local import Blocks
+from fedspray.engine.rounds import Answers, RoundSettings
+from fedspray.engine.worker import Request
+from fedspray.nn.tree import Message
+from fedspray.runs.models import PersonalModel
+
+
+class Courier(Protocol):
+    """Carries asks to sites and brings their answers."""
+
+    def deliver(self, asks: Mapping[str, Ask], needed: int) -> dict[str, Reply | str]:
+        """Asks every site; gives its answer, or the reason why there is none.
+
+        Waits until at least ``needed`` sites answered, and for the others as long as its grace time allows.
+        """
+
+
+class RemoteHost:
+    """Implements the loop's `Host` over a courier.
+
+    Args:
+        roster: who takes part.
+        rounds: how many clients a round needs.
+        seed: of the run.
+        courier: reaches the sites.
+    """
+
+    def __init__(self, roster: Roster, rounds: RoundSettings, seed: int, courier: Courier) -> None:
+        self.client_ids = tuple(range(roster.num_clients))
+        self._names, self._rounds, self._seed, self._courier = roster.clients, rounds, seed, courier
+        self._heard = [0] * roster.num_clients
+        self._digests: dict[str, str] = {}
+
+    @property
+    def blocks(self) -> Blocks:
+        """Every client alone."""
+        return [[k] for k in self.client_ids]
+
+    def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
+        """Nothing: predictions of single nodes stay at their sites."""
+
+    def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
+        """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids."""
+        asks = {}
+        for k in self.client_ids:
+            asked = replace(request, train=request.train and k in train_ids, from_round=self._heard[k])
+            asks[self._names[k]] = Ask(self._seed, asked, {name: value[k : k + 1] for name, value in downlink.items()})
+        replies: dict[int, Reply] = {}
+        failures: dict[int, str] = {}
+        delivered = self._courier.deliver(asks, self._needed(request, train_ids))
+        for k in self.client_ids:
+            reply = delivered[self._names[k]]
+            if isinstance(reply, str):
+                failures[k] = reply
+            elif reply.error is not None:
+                failures[k] = reply.error
+            elif reply.trained != asks[self._names[k]].request.train:
+                failures[k] = "it answered something that it was not asked"
+            else:
+                replies[k] = reply
+        _drop_odd_ones(replies, failures)
+        for k, reply in replies.items():
+            self._heard[k] = request.round_index
+            if reply.model is not None:
+                self._digests[self._names[k]] = reply.model
+        uplinks = {k: reply.uplink for k, reply in replies.items() if reply.trained}
+        counts = {k: reply.counts for k, reply in replies.items() if reply.counts}
+        return Answers(
+            _stacked(uplinks), tuple(uplinks), _stacked(counts), tuple(counts), dict(sorted(failures.items()))
+        )
+
+    def tensors(self, round_index: int) -> dict[str, Tensor]:
+        """The last round that was heard of each site; all else is at the sites."""
+        return {"heard": torch.tensor(self._heard)}
+
+    def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
+        """Goes back to what `tensors` held."""
+        self._heard = tensors["heard"].tolist()
+
+    def models(self) -> Mapping[str, PersonalModel]:
+        """None: they stay at their sites."""
+        return {}
+
+    def digests(self) -> Mapping[str, str]:
+        """sha256 of each site's personal model, as the site reported it."""
+        return self._digests
+
+    def _needed(self, request: Request, train_ids: Set[int]) -> int:
+        asked = len(train_ids) if request.train else len(self.client_ids)
+        return self._rounds.min_clients or math.ceil(asked / 2)
+
+
+def _drop_odd_ones(replies: dict[int, Reply], failures: dict[int, str]) -> None:
+    """Answers must have one form; those that have another than most are failures."""
+    for part in ("uplink", "counts"):
+        forms = {
+            k: form(getattr(reply, part))
+            for k, reply in replies.items()
+            if (reply.trained if part == "uplink" else reply.counts)
+        }
+        usual = Counter(forms.values()).most_common(1)[0][0] if forms else ()
+        for k, found in forms.items():
+            if found != usual:
+                failures[k] = f"its {part} has another form than the others'"
+                replies.pop(k, None)
+
+
+def _stacked(messages: Mapping[int, Message]) -> Message:
+    parts = [messages[k] for k in sorted(messages)]
+    return {name: torch.cat([part[name] for part in parts]) for name in (parts[0] if parts else {})}

@@ -1,0 +1,196 @@
+"""Start-up kits: one folder for the server, each site and the coordinator, made by NVFlare and then hardened.
+
+NVFlare's own defaults let a project's admin send code to the sites, read their files and stream their
+logs. A kit of ours takes two classes from jobs and gives nobody these rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.server import Server
+from fedspray.deploy.site import Site
+from fedspray.errors import InputError
+from fedspray.runs import store
+
+CONTROLLER = "fedspray.deploy.controller.RunController"
+EXECUTOR = "fedspray.deploy.executor.SiteExecutor"
+ADMIN = "coordinator@fedspray.org"
+PROJECT = "fedspray"
+
+SITE_RIGHTS = {"submit_job": "any", "manage_job": "any", "view": "any"}
+"""What the coordinator may do at a site: give it a job, end a job, look at its status."""
+SERVER_RIGHTS = {**SITE_RIGHTS, "clone_job": "none", "download_job": "any", "operate": "any"}
+NO_RIGHTS = {"byoc": "none", "shell_commands": "none"}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server is reached."""
+
+    host: str
+    port: int = 8002
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def make_kits(
+    folder: Path,
+    agreement: Agreement,
+    address: Address,
+    *,
+    organisations: Mapping[str, str] | None = None,
+    requests: Mapping[str, Path] | None = None,
+    valid_days: int = 360,
+) -> None:
+    """Makes ``folder``/kits with a kit for the server, every site and the coordinator.
+
+    Args:
+        folder: the project's.
+        agreement: goes into every kit.
+        address: of the server; its certificate is for this host.
+        organisations: whose each site is; by default the site's own name.
+        requests: certificate requests of sites that keep their private keys to themselves.
+        valid_days: how long the certificates are valid.
+    """
+    made = _provision(folder, agreement, address, organisations or {}, requests or {}, valid_days)
+    kits = folder / "kits"
+    kits.mkdir()
+    shutil.move(made / address.host, kits / "server")
+    shutil.move(made / ADMIN, kits / "coordinator")
+    for name in agreement.roster.clients:
+        shutil.move(made / name, kits / name)
+    shutil.rmtree(made)
+    _harden_server(kits / "server")
+    agreement.save(kits / "server" / "local")
+    Server(kits / "server", (folder / "runs").absolute()).save()
+    for name in agreement.roster.clients:
+        _harden_site(kits / name)
+        agreement.save(kits / name / "local")
+        Site(kits / name, name, None).save()
+
+
+def write_job(folder: Path, run: str, agreement: Agreement, grace: float, min_sites: int) -> Path:
+    """Writes a job: JSON that names our two classes, a run and an agreement, and nothing else."""
+    config = folder / "app" / "config"
+    config.mkdir(parents=True, exist_ok=True)
+    named = {"run": run, "agreement": agreement.fingerprint()}
+    meta = {
+        "name": run,
+        "resource_spec": {},
+        "min_clients": min_sites,
+        "deploy_map": {"app": ["@ALL"]},
+    }
+    server = {
+        "format_version": 2,
+        "server": {"task_request_interval": 0.02},
+        "workflows": [{"id": "run", "path": CONTROLLER, "args": {**named, "grace": grace}}],
+        "components": [],
+    }
+    client = {
+        "format_version": 2,
+        "default_task_fetch_interval": 0.02,
+        "executors": [{"tasks": ["round"], "executor": {"path": EXECUTOR, "args": named}}],
+        "task_data_filters": [],
+        "task_result_filters": [],
+        "components": [],
+    }
+    store.write_json(folder / "meta.json", meta)
+    store.write_json(config / "config_fed_server.json", server)
+    store.write_json(config / "config_fed_client.json", client)
+    return folder
+
+
+def _provision(
+    folder: Path,
+    agreement: Agreement,
+    address: Address,
+    organisations: Mapping[str, str],
+    requests: Mapping[str, Path],
+    valid_days: int,
+) -> Path:
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.entity import Project
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    from fedspray.deploy.certificates import KeepingCertBuilder
+
+    said = io.StringIO()
+    try:
+        project = Project(PROJECT, agreement.roster.name, props={"api_version": 3, "name": PROJECT})
+        project.set_server(address.host, "coordinator", {"fed_learn_port": address.port, "admin_port": address.port})
+        for name in agreement.roster.clients:
+            project.add_client(name, organisations.get(name, name).replace("-", "_"), {})
+        project.add_admin(ADMIN, "coordinator", {"role": "project_admin"})
+        builders = [
+            WorkspaceBuilder(),
+            StaticFileBuilder(config_folder="config", scheme="grpc"),
+            KeepingCertBuilder(requests, valid_days),
+        ]
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            context = Provisioner(str(folder / "ca"), builders).provision(project)
+    except ValueError as error:
+        raise InputError(f"the kits cannot be made: {error}") from None
+    made = context.get(CtxKey.CURRENT_PROD_DIR)
+    if context.get(CtxKey.BUILD_ERROR) or made is None:
+        raise InputError(f"the kits cannot be made: {said.getvalue().strip().splitlines()[-1]}")
+    return Path(made)
+
+
+def _harden_server(kit: Path) -> None:
+    resources = _resources(kit, CONTROLLER)
+    storage = (kit / "storage").absolute()
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+    resources["servers"][0] |= {"heart_beat_timeout": 60, "admin_timeout": 3.0}
+    kept = []
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(storage / "jobs")
+        if component["id"] == "job_scheduler":
+            component["args"] |= {
+                "min_schedule_interval": 1.0,
+                "max_schedule_interval": 5.0,
+                "max_schedule_count": 1000,
+            }
+        if component["id"] != "log_receiver":
+            kept.append(component)
+    resources["components"] = kept
+    _write_policies(kit, resources, SERVER_RIGHTS)
+
+
+def _harden_site(kit: Path) -> None:
+    resources = _resources(kit, EXECUTOR)
+    resources["allow_log_streaming"] = False
+    resources["components"] = [part for part in resources["components"] if part["id"] != "site_log_streamer"]
+    _write_policies(kit, resources, SITE_RIGHTS)
+
+
+def _resources(kit: Path, own_class: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text())
+    content["class_list_enforcement_mode"] = "enforce"
+    content["class_allow_list"] = [own_class]
+    return content
+
+
+def _write_policies(kit: Path, resources: Mapping[str, Any], rights: Mapping[str, str]) -> None:
+    local = kit / "local"
+    store.write_json(local / "resources.json", resources)
+    # Roles that are not named here have no rights at all.
+    policy = {"format_version": "1.0", "permissions": {"project_admin": {**rights, **NO_RIGHTS}}}
+    store.write_json(local / "authorization.json", policy)
+    for unused in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
+        (local / unused).unlink()
+    for script in ("start.sh", "sub_start.sh", "stop_fl.sh"):
+        (kit / "startup" / script).unlink()
+    (kit / "readme.txt").unlink()

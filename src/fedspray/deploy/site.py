@@ -1,0 +1,246 @@
+"""The site's side of a deployed run, without any network: data, workers, memories on disk, ledger, model.
+
+::
+
+    KIT/startup/                 certificates and addresses, made by the coordinator (NVFlare's)
+    KIT/local/agreement.json     what this site agreed to run
+    KIT/local/site.json          this site's own: its name, where its data are, threads
+    KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds
+    KIT/models/RUN/seed-0.safetensors           the personal model, for `fedspray predict`
+    KIT/ledger.jsonl             what left this building: one line for each answer
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Client, Split, Task, draw_split
+from fedspray.data.graph import Graph
+from fedspray.data.statistics import node_homophily
+from fedspray.deploy.agreement import Agreement, check_name
+from fedspray.deploy.locks import Lock
+from fedspray.deploy.wire import Ask, Json, Reply
+from fedspray.engine.worker import NotFinite, Worker
+from fedspray.errors import InputError, MissingDataError
+from fedspray.runs import store
+from fedspray.runs.models import PersonalModel
+
+CARD = "site.json"
+LEDGER = "ledger.jsonl"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site's folder and its own settings."""
+
+    folder: Path
+    name: str
+    data: Path | None
+    threads: int = 1
+
+    @classmethod
+    def open(cls, folder: Path) -> Site:
+        """Reads ``local/site.json``."""
+        card = folder / "local" / CARD
+        if not card.is_file():
+            raise MissingDataError(f"{card} is missing: {folder} is not a site's start-up kit")
+        content = store.read_json(card)
+        data = content.get("data")
+        return cls(
+            folder,
+            check_name("site", str(content.get("name"))),
+            None if data is None else Path(data),
+            int(content.get("threads", 1)),
+        )
+
+    def save(self) -> None:
+        """Writes ``local/site.json``."""
+        content = {"name": self.name, "data": None if self.data is None else str(self.data), "threads": self.threads}
+        store.write_json(self.folder / "local" / CARD, content)
+
+    def agreement(self) -> Agreement:
+        """This site's copy of the agreement."""
+        agreement = Agreement.load(self.folder / "local")
+        if self.name not in agreement.roster.clients:
+            raise InputError(f"{self.name!r} is not in the agreement, whose sites are {agreement.roster.clients}")
+        return agreement.check_version()
+
+    def client(self, agreement: Agreement, seed: int) -> Client:
+        """This site's data, with the split of a seed."""
+        if self.data is None:
+            raise InputError(
+                f"no data folder is set: say where the data are with fedspray site check {self.folder} --data PATH"
+            )
+        keep_split = agreement.settings.keep_split
+        if self.data.is_dir():
+            stored = Client.load(self.data)
+            graph, split = stored.graph, stored.split if keep_split else None
+        elif self.data.is_file():
+            if keep_split:
+                raise InputError(
+                    f"{self.data} has no split, but the agreement keeps the sites' own: give a client's folder"
+                )
+            graph, split = Graph.from_npz(self.data), None
+        else:
+            raise MissingDataError(f"{self.data} does not exist: give a client's folder or a graph in npz format")
+        graph = check_schema(graph, agreement.roster.task)
+        drawn: Split = draw_split(graph, seed, self.name) if split is None else split
+        return Client(self.name, graph, drawn, np.arange(graph.num_nodes))
+
+
+def check_schema(graph: Graph, task: Task) -> Graph:
+    """The graph as the agreement wants it, or an error that says what differs."""
+    if graph.num_features != task.num_features:
+        raise InputError(f"the data have {graph.num_features} features per node, but {task.num_features} are agreed")
+    if graph.num_classes > task.num_classes:
+        raise InputError(f"the data have {graph.num_classes} classes, but {task.num_classes} are agreed")
+    if graph.class_names and task.class_names and graph.class_names != task.class_names:
+        raise InputError(f"the data's classes are {graph.class_names}, but {task.class_names} are agreed")
+    return graph.with_num_classes(task.num_classes)
+
+
+class SiteRun:
+    """One run at one site; a new process goes on where the last one stopped.
+
+    Args:
+        site: whose.
+        run: the run's name, which the server chose.
+        agreement: fingerprint of what the server thinks was agreed.
+    """
+
+    def __init__(self, site: Site, run: str, agreement: str) -> None:
+        own = site.agreement()
+        if agreement != own.fingerprint():
+            agreed = own.fingerprint()[:12]
+            raise InputError(f"refused: the job is for agreement {agreement[:12]}, but {site.name} agreed to {agreed}")
+        self._site, self._run, self._agreement = site, check_name("run", run), own
+        self._id = own.roster.clients.index(site.name)
+        self._state = site.folder / "state" / run
+        self._lock = Lock(self._state / "lock")
+        self._lock.take_over()
+        torch.set_num_threads(site.threads)
+        self._seed: int | None = None
+        self._worker: Worker | None = None
+        self._last: tuple[Json, Reply] | None = None
+
+    def answer(self, ask: Ask) -> Reply:
+        """Does what is asked and remembers it; an error becomes an answer too."""
+        head = ask.pack()[0]
+        if self._last is not None and self._last[0] == head:
+            return self._last[1]  # the answer got lost on its way
+        began, cpu_began = time.perf_counter(), time.process_time()
+        try:
+            reply = self._handle(ask)
+        except Exception as error:
+            _log.exception("round %d failed", ask.request.round_index)
+            reply = Reply(error=_sentence(error))
+        spent = time.perf_counter() - began, time.process_time() - cpu_began
+        reply = Reply(reply.uplink, reply.counts, reply.trained, reply.error, reply.model, *spent)
+        self._note(ask, reply)
+        self._last = (head, reply)
+        return reply
+
+    def close(self) -> None:
+        """Lets another process go on."""
+        self._lock.release()
+
+    def _handle(self, ask: Ask) -> Reply:
+        worker = self._worker_for(ask.seed)
+        before = worker.rounds
+        uplink, counts = worker.handle(ask.request, ask.message)
+        self._remember(ask.seed, worker, before)
+        model = self._keep_model(ask.seed, worker) if ask.request.detail else None
+        return Reply(uplink, counts, trained=ask.request.train, model=model)
+
+    def _worker_for(self, seed: int) -> Worker:
+        if self._worker is not None and self._seed == seed:
+            return self._worker
+        if seed not in self._agreement.settings.seeds:
+            raise InputError(f"seed {seed} is not in the agreement, whose seeds are {self._agreement.settings.seeds}")
+        settings, roster = self._agreement.settings, self._agreement.roster
+        client = self._site.client(self._agreement, seed)
+        batch = GraphBatch.from_clients([client], [self._id], dtype=getattr(torch, settings.dtype))
+        algorithm = settings.build_for(roster)[0][self._id]
+        worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
+        files = sorted(self._folder(seed).glob("memory-*.safetensors"))
+        if files:
+            stored = [store.read_tensors(file) for file in files]
+            worker.recall({meta["round"]: tensors for tensors, meta in stored})
+        self._worker, self._seed = worker, seed
+        return worker
+
+    def _folder(self, seed: int) -> Path:
+        folder = self._state / f"seed-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _remember(self, seed: int, worker: Worker, before: list[int]) -> None:
+        """Writes what is new and removes what is too old, in this order."""
+        folder = self._folder(seed)
+        newest = worker.rounds[-1]
+        for round_index in worker.rounds:
+            file = folder / f"memory-{round_index}.safetensors"
+            if round_index == newest or not file.exists():
+                store.write_tensors(file, worker.tensors(round_index), {"round": round_index})
+        for round_index in set(before) - set(worker.rounds):
+            (folder / f"memory-{round_index}.safetensors").unlink(missing_ok=True)
+
+    def _keep_model(self, seed: int, worker: Worker) -> str | None:
+        (snapshot,) = worker.personal_models()
+        if snapshot is None:
+            return None
+        settings = self._agreement.settings.of_client(self._site.name)
+        task = self._agreement.roster.task
+        model = PersonalModel(self._site.name, self._id, worker.algorithm, task, snapshot, settings)
+        folder = self._site.folder / "models" / self._run
+        folder.mkdir(parents=True, exist_ok=True)
+        model.save(folder / f"seed-{seed}.safetensors")
+        return model.digest()
+
+    def _note(self, ask: Ask, reply: Reply) -> None:
+        """Writes into the ledger what is about to leave."""
+        head, arrays = reply.pack()
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "run": self._run,
+            "seed": ask.seed,
+            "round": ask.request.round_index,
+            "bytes": sum(value.nbytes for value in arrays.values()) + len(json.dumps(head)),
+            "fields": {
+                **{name: len(json.dumps(value)) for name, value in head.items() if value is not None},
+                **{name: value.nbytes for name, value in arrays.items()},
+            },
+        }
+        with (self._site.folder / LEDGER).open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+def _sentence(error: Exception) -> str:
+    """What the coordinator is told: our own sentences, but of other errors, which may quote data, only the kind."""
+    kind = type(error).__name__
+    own = isinstance(error, InputError | NotFinite | LookupError)
+    return f"{kind}: {error}" if own else f"{kind} (the site's log says more)"
+
+
+def read_ledger(folder: Path) -> list[dict[str, Any]]:
+    """All lines of a site's ledger; a line that a crash cut off is left out."""
+    file = folder / LEDGER
+    lines = file.read_text().splitlines() if file.exists() else []
+    entries = []
+    for line in lines:
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return entries

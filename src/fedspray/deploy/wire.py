@@ -1,0 +1,108 @@
+"""What crosses between the machines, as plain values: JSON, and arrays by name.
+
+Both ends distrust what they read: only arrays of numbers, under names, are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedspray.engine.worker import Request
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+
+Json = dict[str, Any]
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class Malformed(ValueError):
+    """A message from another machine that is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the server asks of one site."""
+
+    seed: int
+    request: Request
+    message: Message
+
+    def pack(self) -> tuple[Json, Arrays]:
+        """As JSON and arrays."""
+        return {"seed": self.seed, "request": asdict(self.request)}, _arrays(self.message)
+
+    @classmethod
+    def unpack(cls, head: Any, arrays: Any) -> Ask:
+        """The inverse of `pack`."""
+        _check_keys(head, {"seed": int, "request": dict})
+        known = {f.name for f in fields(Request)}
+        if set(head["request"]) != known:
+            raise Malformed(f"the request has the fields {sorted(head['request'])}, but {sorted(known)} are needed")
+        return cls(head["seed"], Request(**head["request"]), _message(arrays))
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one site answers."""
+
+    uplink: Message = field(default_factory=dict)
+    counts: Message = field(default_factory=dict)
+    trained: bool = False
+    error: str | None = None
+    """Why the site could not do what was asked."""
+    model: str | None = None
+    """sha256 of the site's personal model, at the end of a run."""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def pack(self) -> tuple[Json, Arrays]:
+        """As JSON and arrays."""
+        names = ("trained", "error", "model", "seconds", "cpu_seconds")
+        arrays = _arrays(tree.prefixed("uplink", self.uplink) | tree.prefixed("counts", self.counts))
+        return {name: getattr(self, name) for name in names}, arrays
+
+    @classmethod
+    def unpack(cls, head: Any, arrays: Any) -> Reply:
+        """The inverse of `pack`; updates that are not finite are refused here too."""
+        text = (str, type(None))
+        _check_keys(
+            head, {"trained": bool, "error": text, "model": text, "seconds": (float, int), "cpu_seconds": (float, int)}
+        )
+        message = _message(arrays)
+        for name, value in message.items():
+            if value.dim() == 0 or value.shape[0] != 1:
+                raise Malformed(f"{name} has shape {list(value.shape)}, but one client's row is needed")
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                raise Malformed(f"{name} is not finite")
+        return cls(uplink=tree.part_of(message, "uplink"), counts=tree.part_of(message, "counts"), **head)
+
+
+def form(message: Message) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """The names, types and shapes of a message: what all sites' answers must have in common."""
+    return tuple((name, str(value.dtype), tuple(value.shape)) for name, value in sorted(message.items()))
+
+
+def _arrays(message: Message) -> Arrays:
+    return {name: value.detach().contiguous().numpy() for name, value in message.items()}
+
+
+def _message(arrays: Any) -> Message:
+    if not isinstance(arrays, Mapping):
+        raise Malformed(f"arrays by name are needed, but {type(arrays).__name__} came")
+    for name, value in arrays.items():
+        if not isinstance(name, str) or not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+            raise Malformed(f"{name!r} is not an array of numbers")
+    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+
+
+def _check_keys(head: Any, kinds: Mapping[str, Any]) -> None:
+    if not isinstance(head, dict) or set(head) != set(kinds):
+        raise Malformed(f"the fields {sorted(kinds)} are needed, but {head!r} came")
+    for name, kind in kinds.items():
+        if not isinstance(head[name], kind):
+            raise Malformed(f"{name} is {head[name]!r}, which is not of the right type")

@@ -1,0 +1,80 @@
+"""Sites in this process: the whole of a deployed run but its network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.data.federation import Federation
+from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.board import Board
+from fedspray.deploy.host import RemoteHost
+from fedspray.deploy.site import Site, SiteRun
+from fedspray.deploy.wire import Ask, Reply
+from fedspray.engine.local import Blocks
+from fedspray.runs.conduct import Host, conduct
+from fedspray.runs.run import begin_with
+
+
+class Crash(Exception):
+    """The server dies."""
+
+
+Trouble = Callable[[str, Ask], "str | None"]
+"""Called before a site is asked: gives the reason why its answer does not arrive, or raises `Crash`."""
+
+
+class Sites:
+    """The sites' folders under ``folder``, and a courier that walks from one to the next."""
+
+    def __init__(self, folder: Path, federation: Federation, agreement: Agreement) -> None:
+        self.folder, self.agreement = folder, agreement
+        federation.save(folder / "data")
+        for name in agreement.roster.clients:
+            (folder / name / "local").mkdir(parents=True)
+            agreement.save(folder / name / "local")
+            Site(folder / name, name, folder / "data" / "clients" / name).save()
+        begin_with(folder / "run", agreement.roster, agreement.settings, None, None)
+        self._open: dict[str, SiteRun] = {}
+        self.trouble: Trouble = lambda name, ask: None
+        self.late: Callable[[str, Ask], bool] = lambda name, ask: False
+
+    def restart(self) -> None:
+        for run in self._open.values():
+            run.close()
+        self._open = {}
+
+    def deliver(self, asks: Mapping[str, Ask], needed: int) -> dict[str, Reply | str]:
+        replies: dict[str, Reply | str] = {}
+        for name, ask in asks.items():
+            problem = self.trouble(name, ask)
+            if problem is not None:
+                replies[name] = problem
+                continue
+            head, arrays = ask.pack()
+            answer = self._run(name).answer(Ask.unpack(json.loads(json.dumps(head)), arrays))
+            late = self.late(name, ask)
+            replies[name] = "late" if late else Reply.unpack(*answer.pack())
+        return replies
+
+    def run(self) -> dict[str, Any]:
+        roster, settings = self.agreement.roster, self.agreement.settings
+        board = Board(self.folder / "run", "job")
+
+        def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
+            return RemoteHost(roster, settings.build()[1], seed, self)
+
+        try:
+            return conduct(
+                roster, settings, self.folder / "run", open_host, checkpoint_every=1, on_round=board.after_round
+            ).summary()
+        finally:
+            self.restart()
+
+    def _run(self, name: str) -> SiteRun:
+        if name not in self._open:
+            self._open[name] = SiteRun(Site.open(self.folder / name), "run", self.agreement.fingerprint())
+        return self._open[name]

@@ -1,0 +1,140 @@
+"""A deployed run is the in-process run, whatever happens on the way."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sites import Crash, Sites
+from toys import ragged_federation
+
+from fedspray import algorithms
+from fedspray.data.federation import Federation
+from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.board import SHARED
+from fedspray.deploy.site import read_ledger
+from fedspray.deploy.wire import Ask
+from fedspray.engine.local import single_blocks
+from fedspray.errors import RunStopped
+from fedspray.runs import run as runs
+from fedspray.runs import store
+from fedspray.runs.models import PersonalModel
+from fedspray.runs.settings import RunSettings
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The in-process engine trains client by client, as sites do; stacked it is equal up to rounding."""
+    monkeypatch.setattr("fedspray.engine.local.choose_blocks", lambda federation, _: single_blocks(federation))
+
+
+def stable(summary: dict[str, Any]) -> dict[str, Any]:
+    kept = copy.deepcopy(summary)
+    for row in kept["seeds"]:
+        row.pop("seconds")
+        row.pop("cpu_seconds")
+    return kept
+
+
+def make(folder: Path, federation: Federation, **settings: Any) -> Sites:
+    return Sites(folder, federation, Agreement(federation.roster, RunSettings(**settings)))
+
+
+def in_process(federation: Federation, **settings: Any) -> dict[str, Any]:
+    return stable(runs.carry_out(federation, RunSettings(**settings), None).summary())
+
+
+@pytest.mark.parametrize("algorithm", algorithms.names())
+def test_every_algorithm_ends_with_the_same_bits(tmp_path: Path, algorithm: str) -> None:
+    federation = ragged_federation()
+    settings = {"algorithm": algorithm, "values": {"rounds": 3, "hidden": 8}}
+    assert stable(make(tmp_path, federation, **settings).run()) == in_process(federation, **settings)
+
+
+def test_several_seeds_part_of_the_clients_and_other_backbones(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    settings = {
+        "values": {"rounds": 4, "hidden": 8, "participation": 0.7, "selection": "accuracy"},
+        "seeds": (0, 3),
+        "backbone_of": {federation.clients[1].name: "mlp"},
+    }
+    assert stable(make(tmp_path, federation, **settings).run()) == in_process(federation, **settings)
+
+
+@pytest.mark.parametrize("exchange", [1, 3, 5, 6, 7])
+@pytest.mark.parametrize("site", [1])
+def test_a_server_that_dies_at_any_moment_changes_nothing(tmp_path: Path, exchange: int, site: int) -> None:
+    """The sites before `site` have done the exchange, the others have not; all processes start again."""
+    federation = ragged_federation()
+    settings = {"algorithm": "fedspray", "values": {"rounds": 5, "hidden": 8}}
+    sites = make(tmp_path, federation, **settings)
+    died: list[bool] = []
+
+    def trouble(name: str, ask: Ask) -> None:
+        if not died and ask.request.round_index == exchange and name == federation.clients[site].name:
+            died.append(True)
+            raise Crash
+
+    sites.trouble = trouble
+    with pytest.raises(Crash):
+        sites.run()
+    assert stable(sites.run()) == in_process(federation, **settings)
+
+
+def test_an_answer_that_is_late_is_as_if_never_trained(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    settings = {"algorithm": "scaffold", "values": {"rounds": 5, "hidden": 8}}
+    slow = federation.clients[2].name
+    late, away = make(tmp_path / "late", federation, **settings), make(tmp_path / "away", federation, **settings)
+    late.late = lambda name, ask: name == slow and ask.request.round_index in (2, 3)
+    away.trouble = lambda name, ask: "late" if name == slow and ask.request.round_index in (2, 3) else None
+    result = stable(late.run())
+    assert result == stable(away.run())
+    assert result["seeds"][0]["failures"] == 2
+    records = (tmp_path / "late" / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
+    assert [('"2": "late"' in line) for line in records] == [False, True, True, False, False]
+
+
+def test_models_ledger_and_shared_part_are_where_they_belong(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    sites = make(tmp_path, federation, algorithm="fedspray", values={"rounds": 4, "hidden": 8})
+    result = sites.run()
+    for client in federation.clients:
+        model = PersonalModel.load(tmp_path / client.name / "models" / "run" / "seed-0.safetensors")
+        assert model.digest() == result["models"][client.name]
+        assert model.predict(client.graph).shape == (client.graph.num_nodes, federation.task.num_classes)
+        ledger = read_ledger(tmp_path / client.name)
+        assert [line["round"] for line in ledger] == [1, 2, 3, 4, 5, 6]
+        assert any(name.startswith("uplink.") for name in ledger[0]["fields"])
+        assert "counts.evaluation.confusion" in ledger[-1]["fields"]
+        memories = sorted(file.name for file in (tmp_path / client.name / "state" / "run" / "seed-0").iterdir())
+        assert memories == ["memory-4.safetensors", "memory-6.safetensors"]
+    assert not list((tmp_path / "run").rglob("models"))
+    shared, meta = store.read_tensors(tmp_path / "run" / "seed-0" / SHARED)
+    assert meta["round"] == result["seeds"][0]["best_round"]
+    message = model.snapshot.message  # FedSpray sends the same to everybody
+    assert torch.equal(shared["server.class_proxies"], message["class_proxies"][0])
+
+
+def test_a_site_refuses_what_it_did_not_agree_to(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    sites = make(tmp_path, federation, algorithm="fedspray", values={"rounds": 2, "hidden": 8})
+    other = Agreement(federation.roster, RunSettings(algorithm="fedavg", values={"rounds": 2, "hidden": 8}))
+    for client in federation.clients[:2]:
+        other.save(tmp_path / client.name / "local")
+    with pytest.raises(Exception, match="refused: the job is for agreement"):
+        sites.run()
+
+
+def test_without_enough_answers_the_run_stops_and_can_go_on(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    settings = {"algorithm": "fedavg", "values": {"rounds": 3, "hidden": 8, "min_clients": 3}}
+    sites = make(tmp_path, federation, **settings)
+    sites.trouble = lambda name, ask: "away" if ask.request.round_index == 2 else None
+    with pytest.raises(RunStopped, match="no client answered"):
+        sites.run()
+    sites.trouble = lambda name, ask: None
+    assert stable(sites.run()) == in_process(federation, **settings)

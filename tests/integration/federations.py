@@ -1,0 +1,74 @@
+"""Whole federations on loopback, as a user starts them, and ways to hurt them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fedspray.deploy.board import read_progress
+
+FEDSPRAY = Path(sys.executable).with_name("fedspray")
+
+
+def fedspray(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [str(FEDSPRAY), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def result(process: subprocess.Popen[str], seconds: float = 300) -> dict[str, Any]:
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it stops what it started
+        out, err = process.communicate(timeout=60)
+        raise AssertionError(f"not done after {seconds} s: {err}") from None
+    assert process.returncode == 0, err
+    summary: dict[str, Any] = json.loads(out)
+    return summary
+
+
+def stable(summary: dict[str, Any]) -> dict[str, Any]:
+    """A result without what differs from run to run: times, processes."""
+    kept = copy.deepcopy(summary)
+    kept.pop("engine", None)
+    for row in kept["seeds"]:
+        row.pop("seconds")
+        row.pop("cpu_seconds")
+    return kept
+
+
+def wait_for_round(project: Path, round_index: int, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        if read_progress(project / "runs" / "run").get("round", 0) >= round_index:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"round {round_index} was not reached: {read_progress(project / 'runs' / 'run')}")
+
+
+def kit_process(project: Path, kit: str) -> psutil.Process:
+    return psutil.Process(int((project / "kits" / kit / "fedspray.pid").read_text()))
+
+
+def kill_job(project: Path, kit: str) -> None:
+    """kill -9 of a kit's job process."""
+    children = kit_process(project, kit).children(recursive=True)
+    assert children, f"{kit} has no job process"
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def kill_all(project: Path, kit: str) -> None:
+    """kill -9 of a kit's process and its job process, as when a machine fails."""
+    parent = kit_process(project, kit)
+    for process in (parent, *parent.children(recursive=True)):
+        os.kill(process.pid, signal.SIGKILL)

@@ -1,0 +1,139 @@
+"""The commands of the coordinator and of the sites, as these people use them, from the zip files to the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from federations import fedspray, result, stable
+
+from fedspray.deploy import processes
+from fedspray.deploy.board import read_progress
+from fedspray.deploy.local import free_port
+
+pytestmark = pytest.mark.nightly
+
+SITES = ("bank_00", "bank_01", "bank_02")
+ROUNDS = 60
+
+
+def say(*arguments: str | Path, code: int = 0) -> str:
+    """Runs a command to its end and returns what it said."""
+    process = fedspray(*arguments)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    return out + err
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A project and three sites, one of which made its own key; nothing runs yet."""
+    say("partition", "--dataset", "banks", "--clients", "3", "--nodes", "600", "--out", tmp_path / "data")
+    say("site", "request", tmp_path / "keys", "--name", "bank_02")
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "keys" / "client.csr").rename(tmp_path / "requests" / "bank_02.csr")
+    named = [flag for site in SITES for flag in ("--site", site)]
+    data = ["--features", "32", "--classes", "2", "--rounds", str(ROUNDS), "--min-clients", "2", "--grace", "4"]
+    address = ["--host", "localhost", "--port", str(free_port())]
+    said = say("deploy", "init", tmp_path / "fraud", *named, *address, *data, "--csr", tmp_path / "requests")
+    assert "bank_02.zip: has no private key" in said
+    for site in SITES:
+        with zipfile.ZipFile(tmp_path / "fraud" / "zips" / f"{site}.zip") as archive:
+            archive.extractall(tmp_path / "sites")
+            assert any(name.endswith("client.key") for name in archive.namelist()) == (site != "bank_02")
+    (tmp_path / "keys" / "client.key").rename(kit(tmp_path, "bank_02") / "startup" / "client.key")
+    yield tmp_path
+    processes.stop([tmp_path / "fraud" / "kits" / "server", *(kit(tmp_path, site) for site in SITES)])
+
+
+def kit(place: Path, site: str) -> Path:
+    return place / "sites" / f"fraud-{site}"
+
+
+def wait_for(place: Path, run: str, round_index: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while read_progress(place / "fraud" / "runs" / run).get("round", 0) < round_index:
+        assert time.monotonic() < deadline, f"round {round_index} was not reached"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def test_from_zip_files_to_a_result(place: Path) -> None:
+    project = place / "fraud"
+    assert "the server is not running" in say("deploy", "run", project, code=2)
+    for site in SITES:
+        found = json.loads(say_json("site", "check", kit(place, site), "--data", place / "data" / "clients" / site))
+        assert found["site"] == found["certificate"]["name"] == site
+        assert found["nodes"] == 200
+        assert "num_train" in found["fields_up"]
+    say("deploy", "start", project)
+    for site in SITES:
+        say("site", "start", kit(place, site))
+
+    # The coordinator goes home; the run does not care, and another terminal comes back to it.
+    driver = fedspray("deploy", "run", project, "--run", "first", "--json")
+    wait_for(place, "first", 5, driver)
+    driver.send_signal(signal.SIGINT)
+    _, err = driver.communicate(timeout=30)
+    assert driver.returncode == 130
+    assert "the run goes on" in err
+    driver = fedspray("deploy", "run", project, "--attach", "--json")
+    summary = result(driver)
+
+    alone = ["--dataset", str(place / "data"), "--rounds", str(ROUNDS), "--min-clients", "2", "--json"]
+    here = result(fedspray("run", *alone, "--out", place / "here"))
+    assert summary["models"] == here["models"]
+    assert stable(summary)["seeds"] == stable(here)["seeds"]
+    status = json.loads(say_json("deploy", "status", project))
+    assert status["runs"]["first"]["state"] == "done"
+    assert status["runs"]["first"]["missed"] == {}
+    assert all(jobs is not None for jobs in status["sites"].values())
+    ledger = json.loads(say_json("site", "ledger", kit(place, "bank_01")))
+    assert ledger["runs"]["first"]["answers"] == ROUNDS + 2
+    model = kit(place, "bank_01") / "models" / "first" / "seed-0.safetensors"
+    say("predict", "--model", model, "--graph", place / "data" / "clients" / "bank_01", "--out", place / "p.csv")
+
+
+def test_a_site_that_is_away_misses_rounds_and_comes_back(place: Path) -> None:
+    project = place / "fraud"
+    for site in SITES:
+        say("site", "check", kit(place, site), "--data", place / "data" / "clients" / site)
+    say("deploy", "start", project)
+    for site in SITES:
+        say("site", "start", kit(place, site))
+    driver = fedspray("deploy", "run", project, "--run", "first", "--json")
+    wait_for(place, "first", 5, driver)
+    pid = processes.running(kit(place, "bank_01"))
+    assert pid is not None
+    for each in (pid, *processes.job_processes(kit(place, "bank_01"))):
+        os.kill(each, signal.SIGKILL)
+    away = read_progress(project / "runs" / "first")["round"]
+    wait_for(place, "first", away + 3, driver)  # the grace time is over: the others go on
+    say("site", "start", kit(place, "bank_01"))
+    out, err = driver.communicate(timeout=200)
+    assert driver.returncode == 0, err
+    summary: dict[str, Any] = json.loads(out)
+    missed = json.loads(say_json("deploy", "status", project))["runs"]["first"]["missed"]
+    assert set(missed) == {"bank_01"}
+    assert away - 1 <= missed["bank_01"][0] <= away + 1
+    assert missed["bank_01"][-1] < ROUNDS - 5, "it came back"
+    assert summary["seeds"][0]["failures"] == len(missed["bank_01"])
+    assert set(summary["models"]) == set(SITES)
+
+
+def say_json(*arguments: str | Path) -> str:
+    process = fedspray(*arguments, "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
