@@ -20,6 +20,7 @@ from fedspray.cli import (
     deploy,
     inspect,
     partition,
+    plan,
     predict,
     report,
     run,
@@ -67,6 +68,7 @@ app.command("partition", epilog=partition.EPILOG)(partition.partition)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("tune", epilog=tune.EPILOG)(tune.tune)
+app.command("plan", epilog=plan.EPILOG)(plan.plan)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(site.app, name="site")

@@ -12,6 +12,7 @@ from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation
+    from fedspray.runs.experiment import Experiment
 
 DATA_PANEL = "Data"
 
@@ -179,6 +180,19 @@ def experiment_values(
         "backbone_of": _pairs("--backbone-of", backbone_of),
     }
     return {name: value for name, value in values.items() if value not in (None, {})}
+
+
+def read_experiment(config: Path | None, flags: dict[str, Any]) -> Experiment:
+    """The experiment in a file, if one is given, with its values overridden by flags."""
+    from fedspray.runs.experiment import Experiment
+
+    values = {} if config is None else Experiment.read_values(config)
+    for name in ("set", "backbone_of"):
+        if name in values and name in flags and isinstance(values[name], dict):
+            flags = {**flags, name: {**values[name], **flags[name]}}
+    if "seed" in flags or "seeds" in flags:
+        values = {name: value for name, value in values.items() if name not in ("seed", "seeds")}
+    return Experiment.from_values({**values, **flags}, "command line" if config is None else str(config))
 
 
 def _pairs(flag: str, items: list[str] | None) -> dict[str, str]:

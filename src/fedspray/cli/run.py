@@ -114,16 +114,10 @@ def run(
 
 
 def _begin(output: Output, config: Path | None, flags: dict[str, Any], out: Path | None, threads: int) -> Path:
-    from fedspray.runs.experiment import Experiment, open_source
+    from fedspray.runs.experiment import open_source
     from fedspray.runs.run import begin
 
-    values = {} if config is None else Experiment.read_values(config)
-    for name in ("set", "backbone_of"):
-        if name in values and name in flags and isinstance(values[name], dict):
-            flags[name] = {**values[name], **flags[name]}
-    if "seed" in flags or "seeds" in flags:
-        values = {name: value for name, value in values.items() if name not in ("seed", "seeds")}
-    experiment = Experiment.from_values({**values, **flags}, "command line" if config is None else str(config))
+    experiment = options.read_experiment(config, flags)
     settings = experiment.run_settings()
     settings.build()  # refuse bad settings before any data is touched
     with output.busy(f"preparing {experiment.dataset} …"):

@@ -7,6 +7,7 @@ resumed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
@@ -127,12 +128,28 @@ class LocalEngine:
         return singles
 
 
+BLOCK_NODES = 40_000
+"""A block has about this many nodes at most, unless one client alone has more.
+
+A block costs as much as some 4,000 more nodes (its calls), so small clients belong together. Beyond this size there
+is little left to win, layers no longer fit into the cache, and memory grows with the largest block.
+docs/performance.md has the measurements.
+"""
+
+
 def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, Any]]) -> Blocks:
-    """All clients with the same backbone in one block."""
-    blocks: dict[Any, list[int]] = {}
+    """Neighbours in the list with the same backbone, in as few blocks of at most about `BLOCK_NODES` as will do."""
+    groups: dict[Any, list[int]] = {}
     for k in range(federation.num_clients):
-        blocks.setdefault(algorithms[k].backbone, []).append(k)
-    return list(blocks.values())
+        groups.setdefault(algorithms[k].backbone, []).append(k)
+    blocks: Blocks = []
+    for group in groups.values():
+        sizes = [federation.clients[k].graph.num_nodes for k in group]
+        count = math.ceil(sum(sizes) / BLOCK_NODES)
+        middles = np.cumsum(sizes) - np.array(sizes) / 2
+        places = np.floor(middles * count / max(1, sum(sizes))).astype(int)
+        blocks += [[k for k, place in zip(group, places, strict=True) if place == b] for b in np.unique(places)]
+    return blocks
 
 
 def single_blocks(federation: Federation) -> Blocks:

@@ -26,3 +26,9 @@ def prepare_process() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_THRESHOLD, _GIB)
         library.mallopt(_M_TRIM_THRESHOLD, 2 * _GIB - 1)
+
+
+def release_memory() -> None:
+    """Gives freed memory back to the system, where that can be asked for."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,111 @@
+"""``fedspray plan``: what a run will need, before it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedspray.cli import options
+from fedspray.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedspray.runs.plan import Plan
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray plan --dataset banks --clients 100 --nodes 1000000
+
+fedspray plan experiment.toml --seeds 5
+"""
+
+
+def plan(
+    config: Annotated[
+        Path | None, typer.Argument(help="An experiment in TOML; flags override its values.", metavar="[FILE.toml]")
+    ] = None,
+    dataset: Annotated[str | None, options.DATASET] = None,
+    partitioner: options.Partitioner = None,
+    partition_dir: options.PartitionDir = None,
+    clients: options.Clients = None,
+    nodes: options.Nodes = None,
+    alpha: options.Alpha = None,
+    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    algorithm: options.Algorithm = None,
+    backbone: options.Backbone = None,
+    preset: options.Preset = None,
+    rounds: options.Rounds = None,
+    local_epochs: options.LocalEpochs = None,
+    participation: options.Participation = None,
+    settings: options.Settings = None,
+    seeds: options.RunSeeds = None,
+    threads: Annotated[int, options.training("--threads", "torch's threads.", "N", min=1)] = 1,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict memory, time and bytes of a run from trial rounds on a sample of its data."""
+    from fedspray.runs.experiment import open_source
+    from fedspray.runs.plan import make_plan
+
+    output = Output(as_json)
+    flags = options.experiment_values(
+        dataset=dataset,
+        partitioner=partitioner,
+        partition_dir=partition_dir,
+        clients=clients,
+        nodes=nodes,
+        alpha=alpha,
+        partition_seed=partition_seed,
+        algorithm=algorithm,
+        backbone=backbone,
+        preset=preset,
+        rounds=rounds,
+        local_epochs=local_epochs,
+        participation=participation,
+        seeds=seeds,
+        settings=settings,
+        backbone_of=None,
+    )
+    experiment = options.read_experiment(config, flags)
+    run = experiment.run_settings()
+    run.build()  # refuse bad settings before any data is touched
+    with output.busy(f"trying {experiment.dataset} …"):
+        found = make_plan(open_source(experiment.source()), run, threads=threads)
+    if not output.as_json:
+        output.show(_table(found))
+    if found.fits is False:
+        output.note(
+            "Full batches will not fit into this machine's memory: use more or smaller clients, or a larger one."
+        )
+    output.result(found.to_json())
+
+
+def _table(found: Plan) -> Table:
+    from rich.table import Table
+
+    table = Table("", "", show_header=False)
+    sample = "all of them tried" if found.sample_nodes == found.num_nodes else f"{found.sample_nodes:,} tried"
+    table.add_row("clients, nodes", f"{found.num_clients:,}, {found.num_nodes:,} ({sample})")
+    if found.memory is not None:
+        of = "" if found.memory_available is None else f" of {found.memory_available / 1e9:.1f} available"
+        table.add_row("memory", f"{found.memory / 1e9:.2f} GB{of}")
+    table.add_row("CPU time", f"{found.cpu_seconds_per_round:.3g} s per round, {_minutes(found.cpu_seconds)} in all")
+    table.add_row(
+        "bytes",
+        f"{_size(found.bytes_up_per_round)} up and {_size(found.bytes_down_per_round)} down per round, "
+        f"{_size(found.bytes_total)} in all",
+    )
+    return table
+
+
+def _minutes(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

@@ -1,0 +1,181 @@
+"""What a run will need, before it is run: memory, time and bytes, from a few trial rounds on a sample of the data.
+
+Everything grows linearly: with the stored entries of features and edges, with nodes times width, and with clients
+times weights. So a few rounds of the real algorithm on some of the clients (a large client is thinned first) are
+measured here, and scaled. A federation that is small enough is its own sample.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedspray.data.federation import Client, Federation, Split
+from fedspray.data.graph import Graph
+from fedspray.engine.local import LocalEngine, single_blocks
+from fedspray.engine.process import release_memory
+from fedspray.engine.rounds import run_rounds, start
+from fedspray.runs.result import Json
+from fedspray.runs.settings import RunSettings
+from fedspray.seeds import generator
+
+SAMPLE_NODES = 100_000
+"""The sample has about this many nodes."""
+WARM_UP_NODES = 500
+TRIAL_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will need."""
+
+    num_clients: int
+    num_nodes: int
+    sample_nodes: int
+    """Nodes of the trial; all of them if it needed no scaling."""
+    memory: int | None
+    """Bytes of the whole process at its peak; None where the system does not tell."""
+    memory_available: int | None
+    """Bytes that this machine has left, this process included."""
+    cpu_seconds_per_round: float
+    cpu_seconds: float
+    """All rounds of all seeds."""
+    bytes_up_per_round: int
+    """From all clients together, evaluation counts included."""
+    bytes_down_per_round: int
+    bytes_total: int
+    """Both ways, all rounds of all seeds."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether full batches fit into this machine's memory; None if unknown."""
+        if self.memory is None or self.memory_available is None:
+            return None
+        return self.memory < self.memory_available
+
+    def to_json(self) -> Json:
+        """All fields, and `fits`."""
+        return {**self.__dict__, "fits": self.fits}
+
+
+def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1) -> Plan:
+    """Tries the run on a sample of ``federation`` and scales what it took."""
+    torch.set_num_threads(threads)
+    federation = federation.with_split(settings.seeds[0])
+    _try(_sample(federation, WARM_UP_NODES), settings)  # what a process sets up once is not to be scaled
+    sample = _sample(federation, SAMPLE_NODES)
+    release_memory()
+    held = _memory("VmRSS")
+    with _peak_memory() as peak:
+        engine, records = _try(sample, settings)
+        highest = peak()
+    algorithms, rounds = settings.build_for(federation.roster)
+    weights = sum(value.numel() for value in engine.tensors(TRIAL_ROUNDS).values()) // sample.num_clients
+    width = algorithms[0].backbone.hidden
+    scale = _size(federation, width, weights) / _size(sample, width, weights)
+    clients = federation.num_clients / sample.num_clients
+    count = rounds.rounds * len(settings.seeds)
+    per_round = scale * statistics.median(record["cpu_seconds"] for record in records[1:])
+    last = records[-1]  # the first round has nothing to evaluate
+    up = clients * (last["bytes_up"] + last["bytes_evaluation"])
+    down = clients * last["bytes_down"]
+    return Plan(
+        num_clients=federation.num_clients,
+        num_nodes=sum(client.graph.num_nodes for client in federation.clients),
+        sample_nodes=sum(client.graph.num_nodes for client in sample.clients),
+        memory=None if held is None or highest is None else round(held + scale * (highest - held)),
+        memory_available=_available(),
+        cpu_seconds_per_round=per_round,
+        cpu_seconds=count * per_round,
+        bytes_up_per_round=round(up),
+        bytes_down_per_round=round(down),
+        bytes_total=round(count * (up + down)),
+    )
+
+
+def _try(sample: Federation, settings: RunSettings) -> tuple[LocalEngine, list[Json]]:
+    """A few rounds; returns their records too."""
+    algorithms, rounds = settings.build_for(sample.roster)
+    dtype = getattr(torch, settings.dtype)
+    blocks = single_blocks(sample) if rounds.participation < 1 else None
+    engine = LocalEngine(sample, algorithms, 0, blocks=blocks, dtype=dtype)
+    records: list[Json] = []
+    run_rounds(
+        algorithms[0],
+        engine,
+        replace(rounds, rounds=TRIAL_ROUNDS, min_clients=1),
+        0,
+        start(algorithms[0], sample.task, 0, dtype),
+        on_record=records.append,
+        on_round=lambda _: None,
+    )
+    return engine, records
+
+
+def _size(federation: Federation, width: int, weights: int) -> float:
+    """What cost grows with: stored entries, nodes times width, clients times weights."""
+    total = 0.0
+    for client in federation.clients:
+        graph = client.graph
+        features: Any = graph.features
+        entries = features.nnz if graph.is_sparse else graph.num_nodes * graph.num_features / 4
+        total += entries + 2 * graph.num_edges + graph.num_nodes * width / 4 + weights / 16
+    return total
+
+
+def _sample(federation: Federation, num_nodes: int) -> Federation:
+    """Clients until there are ``num_nodes`` nodes, from all over the list; a larger one is thinned to that."""
+    order = generator(0, "plan").permutation(federation.num_clients)
+    sizes = np.cumsum([federation.clients[k].graph.num_nodes for k in order])
+    chosen = order[: 1 + int(np.searchsorted(sizes, num_nodes))]
+    return replace(federation, clients=tuple(_thinned(federation.clients[k], num_nodes) for k in sorted(chosen)))
+
+
+def _thinned(client: Client, num_nodes: int) -> Client:
+    """A client with ``num_nodes`` of its nodes and as many edges per node as before, between other pairs."""
+    graph = client.graph
+    if graph.num_nodes <= 2 * num_nodes:
+        return client
+    draw = generator(0, "plan", client.name)
+    nodes = np.sort(draw.choice(graph.num_nodes, num_nodes, replace=False))
+    edges = draw.integers(0, num_nodes, size=(2, round(graph.num_edges * num_nodes / graph.num_nodes)))
+    small = Graph.from_arrays(graph.features[nodes], edges, graph.labels[nodes], num_classes=graph.num_classes)
+    split = Split(client.split.train[nodes], client.split.val[nodes], client.split.test[nodes])
+    return Client(client.name, small, split, np.arange(num_nodes))
+
+
+@contextmanager
+def _peak_memory() -> Iterator[Callable[[], int | None]]:
+    """Gives a function that tells the peak of resident memory since the start of the block."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        yield lambda: None
+    else:
+        yield lambda: _memory("VmHWM")
+
+
+def _memory(name: str) -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)
+
+
+def _available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        names = os.sysconf_names
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in names else None
+    return free + (_memory("VmRSS") or 0)
