@@ -63,11 +63,19 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     backbone: Backbone = field(metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
     reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")
+    sample_nodes: int = setting(
+        0, "inexact, for huge clients: train on this many training nodes, drawn in each round, and neighbours; 0: all"
+    )
+    fanout: int = setting(10, "with sample_nodes: neighbours drawn for a node and hop")
 
     def __post_init__(self) -> None:
         check_choices(self)
         if self.local_epochs < 1:
             raise InputError(f"local_epochs is {self.local_epochs}, but must be at least 1")
+        if self.sample_nodes < 0 or self.fanout < 1:
+            raise InputError(
+                f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}: needed are sample_nodes ≥ 0, fanout ≥ 1"
+            )
 
     @abstractmethod
     def init_server(self, task: Task, seed: int) -> ServerT:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,6 +49,19 @@ class NodeRows:
     in all rows of their client, so the weights that they meet get no gradient. None: the features are dense."""
     columns_by_client: tuple[int, ...] = ()
     """[K]: how many of `columns` are each client's; empty without `columns`."""
+
+    def take(self, nodes: NDArray[np.int64]) -> NodeRows:
+        """These rows (ascending), with the same columns."""
+        ptr = tuple(int(i) for i in np.searchsorted(nodes, self.ptr))
+        if isinstance(self.features, Tensor):
+            return NodeRows(ptr, self.features[torch.from_numpy(nodes)])
+        matrix = self.features.matrix
+        held = sp.csr_array(
+            (matrix.values().numpy(), matrix.col_indices().numpy(), matrix.crow_indices().numpy()),
+            shape=tuple(matrix.shape),
+        )
+        features = SparseMatrix.from_scipy(sp.csr_array(held[nodes]), matrix.dtype)
+        return NodeRows(ptr, features, self.columns, self.columns_by_client)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -122,6 +135,28 @@ class GraphBatch:
         client = Client("graph", graph, Split(nobody, nobody, nobody), np.arange(graph.num_nodes))
         return cls.from_clients([client], [client_id], dtype=dtype)
 
+    def part(self, nodes: NDArray[np.int64], train: NDArray[np.int64]) -> GraphBatch:
+        """The subgraph of some nodes, without validation and test nodes.
+
+        Args:
+            nodes: which to keep, ascending.
+            train: those of them to train on, ascending.
+        """
+        place = np.full(self.num_nodes, -1)
+        place[nodes] = np.arange(len(nodes))
+        edges = place[self.edges]
+        nobody = torch.zeros(0, dtype=torch.int64)
+        return replace(
+            self,
+            rows=self.rows.take(nodes),
+            labels=self.labels[torch.from_numpy(nodes)],
+            train=torch.from_numpy(place[train]),
+            val=nobody,
+            test=nobody,
+            edges=edges[:, (edges >= 0).all(axis=0)],
+            train_rows=self.rows.take(train),
+        )
+
     @property
     def num_clients(self) -> int:
         """K."""
@@ -164,16 +199,16 @@ class GraphBatch:
     @cached_property
     def gcn_adjacency(self) -> SparseMatrix:
         """[N, N]: D^-1/2 (A + I) D^-1/2, symmetric."""
-        with_loops = self._adjacency + sp.eye_array(self.num_nodes, format="csr")
+        with_loops = self.neighbours + sp.eye_array(self.num_nodes, format="csr")
         scale = 1 / np.sqrt(with_loops.sum(axis=1))
         return SparseMatrix.from_scipy(_scaled(with_loops, scale, scale), self.dtype)
 
     @cached_property
     def mean_adjacency(self) -> SparseMatrix:
         """[N, N]: D^-1 A, rows of isolated nodes 0."""
-        degrees = self._adjacency.sum(axis=1)
+        degrees = self.neighbours.sum(axis=1)
         ones = np.ones(self.num_nodes)
-        return SparseMatrix.from_scipy(_scaled(self._adjacency, 1 / np.maximum(degrees, 1), ones), self.dtype)
+        return SparseMatrix.from_scipy(_scaled(self.neighbours, 1 / np.maximum(degrees, 1), ones), self.dtype)
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -187,7 +222,8 @@ class GraphBatch:
         return torch.cat([self.edge_index, torch.stack([loops, loops])], dim=1)
 
     @cached_property
-    def _adjacency(self) -> sp.csr_array:
+    def neighbours(self) -> sp.csr_array:
+        """[N, N]: the adjacency matrix A."""
         u, v = np.concatenate([self.edges, self.edges[::-1]], axis=1)
         return sp.csr_array((np.ones(len(u)), (u, v)), shape=(self.num_nodes, self.num_nodes))
 

@@ -21,6 +21,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.engine.process import prepare_process
+from fedspray.engine.sampling import update_on_sample
 from fedspray.evaluation.counting import Counter
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
@@ -113,7 +114,8 @@ class Worker:
             counts = self._counter.count(self._logits(candidate))
         if request.train:
             round_seed = stream_key(self._seed, "round", request.round_index)
-            state, uplink = self.algorithm.client_update(state, message, self.batch, round_seed)
+            update = update_on_sample if self.algorithm.sample_nodes else type(self.algorithm).client_update
+            state, uplink = update(self.algorithm, state, message, self.batch, round_seed)
             _check_finite(uplink)
         if request.detail and best is not None:
             logits = self._logits(best)

@@ -89,6 +89,21 @@ def split(state: T, batch: GraphBatch) -> list[T]:
     return [_map(cuts, "client", lambda leaf, _, k=k: leaf[k].clone()) for k in range(batch.num_clients)]
 
 
+def take_train(state: T, index: Tensor) -> T:
+    """The state with only these training nodes."""
+    return _map(state, "client", lambda leaf, axis: leaf[index] if axis == "train" else leaf)  # type: ignore[no-any-return]
+
+
+def put_train(state: T, part: T, index: Tensor) -> T:
+    """``part``, with what ``state`` had for all other training nodes: the inverse of `take_train`."""
+    whole = flatten(state)
+
+    def put(name: str, leaf: Tensor) -> Tensor:
+        return whole[name].index_copy(0, index, leaf) if leaf.shape != whole[name].shape else leaf
+
+    return restore(state, {name: put(name, leaf) for name, leaf in flatten(part).items()})
+
+
 def cast(state: T, dtype: torch.dtype) -> T:
     """The state with all its floating-point tensors in ``dtype``."""
     return _map(state, "client", lambda leaf, _: leaf.to(dtype) if leaf.is_floating_point() else leaf)  # type: ignore[no-any-return]

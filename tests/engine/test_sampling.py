@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys import ragged_federation, stack
+
+from fedspray import algorithms, backbones
+from fedspray.engine import sampling
+from fedspray.errors import InputError
+from fedspray.federate import build_federation
+from fedspray.nn import ops, tree
+from fedspray.runs.run import run
+
+
+def make(name: str = "fedspray", **values: Any) -> Any:
+    return algorithms.find(name)(backbone=backbones.make("gcn", hidden=4), **values)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_sample_of_everything_is_the_exact_update(sparse: bool) -> None:
+    federation = ragged_federation(sparse=sparse)
+    batch = stack(federation)
+    for name in ("fedspray", "fedavg"):
+        exact, sampled = make(name), make(name, sample_nodes=100)
+        server = tree.cast(exact.init_server(federation.task, 0), torch.float64)
+        message = exact.broadcast(server, range(3))
+        state = exact.init_clients(federation.task, batch, 0)
+        expected = tree.flatten(exact.client_update(state, message, batch, 5)[0])
+        found = tree.flatten(sampling.update_on_sample(sampled, state, message, batch, 5)[0])
+        assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_part_is_the_induced_subgraph(sparse: bool) -> None:
+    batch = stack(ragged_federation(sparse=sparse))
+    nodes = np.array([0, 2, 3, 10, 11, 12, 24, 28])
+    part = batch.part(nodes, np.array([2, 11, 28]))
+    assert part.rows.ptr == (0, 3, 6, 8)
+    assert part.train.tolist() == [1, 4, 7]
+    assert part.labels.tolist() == batch.labels[nodes].tolist()
+    expected = batch.neighbours.toarray()[np.ix_(nodes, nodes)]
+    assert np.array_equal(part.neighbours.toarray(), expected)
+    weight = torch.randn(3, 5, 2, dtype=torch.float64)
+    assert torch.allclose(ops.feature_linear(part.rows, weight), ops.feature_linear(batch.rows, weight)[nodes])
+    assert torch.allclose(
+        ops.feature_linear(part.train_rows, weight), ops.feature_linear(batch.rows, weight)[[2, 11, 28]]
+    )
+
+
+def test_only_drawn_nodes_change_and_clients_keep_their_weight() -> None:
+    federation = ragged_federation(sparse=True)
+    batch = stack(federation)
+    algorithm = make(node_proxy_start="kept", sample_nodes=2, fanout=1)
+    message = algorithm.broadcast(tree.cast(algorithm.init_server(federation.task, 0), torch.float64), range(3))
+    state = algorithm.init_clients(federation.task, batch, 0)
+    trained, uplink = sampling.update_on_sample(algorithm, state, message, batch, 5)
+    changed = (trained.node_proxies != state.node_proxies).any(dim=1)
+    sizes = batch.train_rows.sizes
+    assert [int(part.sum()) for part in changed.split(sizes)] == [min(2, size) for size in sizes]
+    assert torch.equal(uplink["num_train"], batch.num_train)
+
+
+def test_neighbours_are_neighbours_and_a_client_alone_draws_the_same() -> None:
+    federation = ragged_federation()
+    batch = stack(federation)
+    nodes = np.array([1, 12, 25])
+    found = sampling._with_neighbours(batch, nodes, 1, 2, 7)
+    reachable = np.flatnonzero(batch.neighbours.toarray()[nodes].any(axis=0))
+    assert set(found) <= set(nodes) | set(reachable)
+    alone = stack(federation, ids=[1])
+    start = batch.rows.ptr[1]
+    own = sampling._with_neighbours(alone, np.array([12 - start]), 1, 2, 7)
+    assert [start + i for i in own] == [i for i in found if start <= i < batch.rows.ptr[2]]
+
+
+def test_training_on_samples_learns() -> None:
+    federation = build_federation("banks", clients=2, nodes=3_000)
+    sampled = run(federation, algorithm="fedspray", rounds=15, sample_nodes=200).seeds[0].metrics
+    exact = run(federation, algorithm="fedspray", rounds=15).seeds[0].metrics
+    assert sampled["overall"] > exact["overall"] - 0.05
+    assert sampled["models"] != exact["models"]
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_every_algorithm_runs_on_samples(name: str) -> None:
+    result = run(ragged_federation(sparse=True), algorithm=name, rounds=2, sample_nodes=2, fanout=1, hidden=4)
+    assert result.seeds[0].metrics["failures"] == 0
+
+
+def test_bad_samples_are_refused() -> None:
+    with pytest.raises(InputError, match="sample_nodes is -1 and fanout 10: needed are sample_nodes ≥ 0, fanout ≥ 1"):
+        make(sample_nodes=-1)
