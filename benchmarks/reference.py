@@ -269,7 +269,7 @@ def metrics(counts: list[dict[str, Tensor]]) -> dict[str, dict[str, float]]:
     """Of all clients together."""
     result = {}
     for part in PARTS:
-        loss, nodes, right, minority, minority_right = sum(count[part] for count in counts).tolist()  # type: ignore
+        loss, nodes, right, minority, minority_right = sum(count[part] for count in counts).tolist()
         result[part] = {"loss": loss / nodes, "overall": right / nodes, "minority": minority_right / max(1, minority)}
     return result
 

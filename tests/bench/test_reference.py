@@ -52,8 +52,8 @@ def check_same(federation: Federation, algorithm: str, backbone: str, dtype: tor
         for part in ("train", "val", "test"):
             shown = {name: record[part][name] for name in other[part]}
             assert shown == pytest.approx(other[part], rel=tolerance, abs=tolerance)
-    for name, other in reference_weights(algorithm, backbone, reference).items():
-        torch.testing.assert_close(weights[name], other, rtol=tolerance, atol=tolerance)
+    for name, weight in reference_weights(algorithm, backbone, reference).items():
+        torch.testing.assert_close(weights[name], weight, rtol=tolerance, atol=tolerance)
 
 
 def reference_weights(algorithm: str, backbone: str, reference: Any) -> dict[str, Tensor]:
