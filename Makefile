@@ -7,9 +7,11 @@ STAMP := $(VENV)/.set-up
 # More threads than free cores make OpenMP spin: one per process, two processes.
 ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
+# For `make bench`: client lists to use instead of Louvain's, in folders such as partitions/PubMed.
+PARTITIONS ?= partitions
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-nightly check clean
+.PHONY: help setup demo test test-slow test-nightly bench check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +36,10 @@ test-slow: $(STAMP) ## Run the slow tests, one at a time because some measure ti
 
 test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose processes are killed
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m nightly
+
+bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
+	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py \
+		$(if $(wildcard $(PARTITIONS)),--partitions $(PARTITIONS)) --out results/benchmarks
 
 check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/ruff check .

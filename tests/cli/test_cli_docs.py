@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import typer
+from scripted import scripted
 
+from fedspray.bench import measure
 from fedspray.cli.main import app, run_command
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -36,7 +38,8 @@ def test_every_command_and_flag_is_documented(name: str) -> None:
 
 
 FREE = {"values", "chosen", "settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
-"""Objects whose keys are names of settings, clients or tensors."""
+FREE |= {"versions"}
+"""Objects whose keys are names of settings, clients, tensors or packages."""
 BY_NAME = {"clients", "by_homophily"}
 """Objects whose keys are names, and whose values have documented keys."""
 
@@ -76,6 +79,7 @@ def keys(content: Any) -> set[str]:
             "fedspray",
         ],
         ["sweep", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--vary", "distill_weight=1,2"],
+        ["bench", "--banks", "100/2", "--banks", "200/2", "--reference", "reference.py"],
         ["tune", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--grid", "distill_weight=1,2"],
     ],
 )
@@ -83,6 +87,8 @@ def test_every_json_key_is_documented(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "Player", scripted())
+    Path("reference.py").touch()
     assert run_command([*arguments, "--json"]) == 0
     section = DOCUMENT.split(f"## fedspray {arguments[0]}\n")[1].split("\n## ")[0]
     documented = set(re.findall(r"`(\w+)`", section))

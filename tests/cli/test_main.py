@@ -24,7 +24,7 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Sequenc
     return ["datasets"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["--version"], []])
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["bench", "--help"], ["--version"], []])
 def test_help_answers_without_heavy_imports(arguments: list[str]) -> None:
     code = (
         "import sys; from fedspray.cli.main import run_command; "

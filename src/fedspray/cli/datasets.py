@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedspray.cli import options
 from fedspray.cli.output import Output
-
-if TYPE_CHECKING:
-    from fedspray.datasets import DataFolders
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -34,7 +31,7 @@ def datasets(as_json: options.AsJson = False) -> None:
             "num_features": card.num_features,
             "num_classes": card.num_classes,
             "default_clients": card.default_clients,
-            "at_hand": _at_hand(card.name, folders),
+            "at_hand": folders.hold(card.name),
             "citation": card.citation,
         }
         for card in catalogue().values()
@@ -73,14 +70,3 @@ def _generated(name: str) -> dict[str, Any]:
         "at_hand": True,
         "citation": None,
     }
-
-
-def _at_hand(name: str, folders: DataFolders) -> bool:
-    roots = [root for root in (folders.data, folders.cache) if root is not None and root.is_dir()]
-    found = (folder for root in roots for folder in root.iterdir())
-    return any(
-        folder.name.lower().removeprefix("ogbn_") == name
-        and (folder / "raw").is_dir()
-        and any((folder / "raw").iterdir())
-        for folder in found
-    )

@@ -14,6 +14,7 @@ import typer
 
 from fedspray.cli import (
     algorithms,
+    bench,
     compare,
     datasets,
     demo,
@@ -69,6 +70,7 @@ app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("tune", epilog=tune.EPILOG)(tune.tune)
 app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("bench", epilog=bench.EPILOG)(bench.bench)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(site.app, name="site")

@@ -53,6 +53,17 @@ class DataFolders:
         """The raw folders of a data set, in the order in which they are looked at."""
         return [root / name / "raw" for root in (self.data, self.cache) if root is not None]
 
+    def hold(self, dataset: str) -> bool:
+        """Whether raw files of a data set (its name on the command line) are on this machine."""
+        roots = [root for root in (self.data, self.cache) if root is not None and root.is_dir()]
+        return any(
+            folder.name.lower().removeprefix("ogbn_") == dataset
+            and (folder / "raw").is_dir()
+            and any((folder / "raw").iterdir())
+            for root in roots
+            for folder in root.iterdir()
+        )
+
     def by_hand(self, name: str) -> Path:
         """The raw folder where a user should put files."""
         return self.candidates(name)[0]

@@ -1,0 +1,101 @@
+"""The three that play a round: this package, the floor of its bare products, and a reference.
+
+Each sets itself up, calls ``pause(None)`` once when it is ready, and then plays round after round, calling
+``pause`` with the test metrics it has so far after each of them. What lies between two pauses is one round.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fedspray.bench.cases import SEED, Case
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Federation
+from fedspray.engine.local import LocalEngine, choose_blocks
+from fedspray.engine.process import prepare_process
+from fedspray.engine.rounds import RoundSettings, run_rounds, start
+from fedspray.errors import InputError
+from fedspray.runs.proxies import ProxyTap
+
+Metrics = dict[str, float]
+Pause = Callable[[Metrics | None], None]
+
+_ENDLESS = 10**9
+
+
+class Reference(Protocol):
+    """Another implementation of the same steps."""
+
+    def round(self) -> dict[str, Any]:
+        """Trains, averages and evaluates; returns at least the pooled ``loss`` and ``overall`` of part ``test``."""
+
+
+def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
+    """What `fedspray run` does in a round: exchange, evaluation, server's update, record."""
+    algorithms, _ = case.settings().build_for(federation)
+    engine = ProxyTap(LocalEngine(federation, algorithms, SEED))
+    latest: list[Metrics] = []
+
+    def on_record(record: dict[str, Any]) -> None:
+        latest[:] = [_of_test(record)]
+
+    progress = start(algorithms[0], federation.task, SEED, torch.float32)
+    pause(None)
+    run_rounds(
+        algorithms[0],
+        engine,
+        RoundSettings(rounds=_ENDLESS),
+        SEED,
+        progress,
+        on_record=on_record,
+        # a round's record is complete one round later
+        on_round=lambda _: pause(latest.pop() if latest else None),
+    )
+
+
+def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
+    """The bare products and optimizer passes of a round, in the same blocks of clients as ours."""
+    from fedspray.bench.floor import floor_of
+
+    prepare_process()
+    algorithms, _ = case.settings().build_for(federation)
+    batches = [
+        GraphBatch.from_clients([federation.clients[k] for k in ids], ids)
+        for ids in choose_blocks(federation, algorithms)
+    ]
+    floors = [floor_of(algorithms[0], batch) for batch in batches]
+    pause(None)
+    while True:
+        for run in floors:
+            run()
+        pause(None)
+
+
+def play_reference(federation: Federation, case: Case, pause: Pause, file: Path) -> None:
+    """Another implementation, from a Python file."""
+    reference = load_reference(file)(federation, case.settings().build()[0], SEED, torch.float32)
+    pause(None)
+    while True:
+        pause(_of_test(reference.round()))
+
+
+def load_reference(file: Path) -> Callable[..., Reference]:
+    """The function ``build(federation, algorithm, seed, dtype)`` of a Python file."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise InputError(f"{file} is no Python file, but the reference must be one")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    build: Callable[..., Reference] | None = getattr(module, "build", None)
+    if build is None:
+        raise InputError(f"{file} has no function 'build', but a reference needs one (see docs/performance.md)")
+    return build
+
+
+def _of_test(record: dict[str, Any]) -> Metrics:
+    return {name: record["test"][name] for name in ("loss", "overall")}

@@ -1,0 +1,161 @@
+"""``fedspray bench``: what a round costs on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedspray.cli import options
+from fedspray.cli.output import Output, to_json
+from fedspray.errors import InputError
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray bench --quick
+
+fedspray bench --dataset pubmed --backbone sage --algorithm fedspray
+
+fedspray bench --banks 10000/10 --banks 100000/10 --banks 1000000/10 --out growth
+"""
+
+NAME = "benchmark"
+"""Of the files that `--out` writes."""
+
+_WHAT, _HOW = "What is measured", "How"
+
+
+def _option(flag: str, text: str, metavar: str, panel: str = _WHAT, **more: Any) -> Any:
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=panel, **more)
+
+
+def bench(
+    dataset: Annotated[
+        list[str] | None,
+        _option("--dataset", "A data set by name, or a saved federation; repeatable.", "NAME|DIR"),
+    ] = None,
+    banks: Annotated[
+        list[str] | None,
+        _option("--banks", "The built-in data set at this size, e.g. 100000/10; repeatable.", "NODES/CLIENTS"),
+    ] = None,
+    backbone: Annotated[
+        list[str] | None, _option("--backbone", "gcn, sgc or sage; repeatable. [dim]default: all[/dim]", "NAME")
+    ] = None,
+    algorithm: Annotated[
+        list[str] | None, _option("--algorithm", "fedspray or fedavg; repeatable. [dim]default: both[/dim]", "NAME")
+    ] = None,
+    partitions: Annotated[
+        Path | None,
+        _option(
+            "--partitions",
+            "A folder with a folder of client lists for some data sets (PubMed, …). [dim]default: Louvain[/dim]",
+            "DIR",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="About a minute: by default fewer cases and repetitions.", rich_help_panel=_WHAT),
+    ] = False,
+    reference: Annotated[
+        Path | None,
+        _option("--reference", "A Python file with another implementation, played in turn.", "FILE.py", _HOW),
+    ] = None,
+    repetitions: Annotated[
+        int | None,
+        _option("--repetitions", "Rounds that count. [dim]default: 7; quick: 3[/dim]", "N", _HOW, min=1),
+    ] = None,
+    threads: Annotated[int, _option("--threads", "torch's threads.", "N", _HOW, min=1)] = 1,
+    out: Annotated[
+        Path | None,
+        _option("--out", f"A folder for {NAME}.json, .md and .png.", "DIR", _HOW),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure what a round costs: CPU and wall time, memory, and ratios to the floor of its bare products."""
+    from fedspray.bench.cases import choose_cases
+    from fedspray.bench.measure import measure
+    from fedspray.bench.scaling import find_series
+    from fedspray.report.files import check_target, write_file
+
+    output = Output(as_json)
+    cases = choose_cases(
+        dataset or [],
+        banks or [],
+        backbones=backbone or [],
+        algorithms=algorithm or [],
+        partitions=partitions,
+        quick=quick,
+    )
+    if reference is not None and not reference.is_file():
+        raise InputError(f"--reference {reference} is not a file, but a Python file is needed")
+    if out is not None:
+        check_target(out / f"{NAME}.json", (".json",), "--out")
+    rounds = repetitions or (3 if quick else 7)
+    lines = []
+    for index, case in enumerate(cases, start=1):
+        with output.busy(f"{index} of {len(cases)}: {case} …"):
+            lines.append(measure(case, repetitions=rounds, threads=threads, reference=reference))
+        output.note(f"{index} of {len(cases)}: {case}: {_in_short(lines[-1])}")
+    content = {**_header(threads, rounds), "cases": lines, "scaling": find_series(lines)}
+    _show(output, content)
+    if out is not None:
+        from fedspray.report.benchmarks import benchmark_markdown, benchmark_png
+
+        write_file(out / f"{NAME}.json", to_json(content))
+        write_file(out / f"{NAME}.md", benchmark_markdown(content))
+        if content["scaling"]:
+            write_file(out / f"{NAME}.png", benchmark_png(content))
+        output.note(f"wrote {NAME}.json{', .md and .png' if content['scaling'] else ' and .md'} to {out}")
+    output.result(content)
+
+
+def _show(output: Output, content: Mapping[str, Any]) -> None:
+    from fedspray.report.benchmarks import benchmark_sheets
+
+    if not output.as_json:
+        for sheet in benchmark_sheets(content):
+            output.show(sheet.to_rich())
+
+
+def _in_short(line: Mapping[str, Any]) -> str:
+    seconds, ratio, faster = line["ours"]["cpu_seconds"], line["ours_to_floor"], line["reference_to_ours"]
+    parts = ["failed" if seconds is None else f"{seconds:.3g} CPU s"]
+    parts += [f"{ratio['cpu']:.2f} times the floor"] if ratio else []
+    parts += [f"{faster['cpu']:.3g} times as fast as the reference"] if faster else []
+    return ", ".join(parts)
+
+
+def _header(threads: int, repetitions: int) -> dict[str, Any]:
+    from fedspray.runs.store import versions
+
+    return {
+        "command": shlex.join(["fedspray", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        },
+        "versions": versions(),
+        "threads": threads,
+        "repetitions": repetitions,
+    }
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"
