@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
     "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
     "report": _DATA | {"evaluation", "runs", "studies", "report"},
+    "reproduce": _DATA | {"datasets", "runs", "studies", "report", "reproduce"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""
 

@@ -12,7 +12,20 @@ from typing import Annotated
 
 import typer
 
-from fedspray.cli import algorithms, compare, datasets, demo, inspect, partition, predict, report, run, sweep, tune
+from fedspray.cli import (
+    algorithms,
+    compare,
+    datasets,
+    demo,
+    inspect,
+    partition,
+    predict,
+    report,
+    reproduce,
+    run,
+    sweep,
+    tune,
+)
 from fedspray.cli.output import print_error
 from fedspray.errors import InputError, RunStopped
 
@@ -53,6 +66,7 @@ app.command("partition", epilog=partition.EPILOG)(partition.partition)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("tune", epilog=tune.EPILOG)(tune.tune)
+app.command("reproduce", epilog=reproduce.EPILOG)(reproduce.reproduce)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
 
 
