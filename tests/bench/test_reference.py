@@ -28,7 +28,7 @@ def play_both(
     federation: Federation, algorithm: str, backbone: str, dtype: torch.dtype
 ) -> tuple[list[dict[str, Any]], Params, list[dict[str, Any]], Any]:
     """Records and final weights of our engine, metrics and final state of the reference."""
-    algorithms, _ = RunSettings(algorithm=algorithm, backbone=backbone).build_for(federation)
+    algorithms, _ = RunSettings(algorithm=algorithm, backbone=backbone).build_for(federation.roster)
     engine = LocalEngine(federation, algorithms, 0, dtype=dtype)
     records: list[dict[str, Any]] = []
     progress = run_rounds(

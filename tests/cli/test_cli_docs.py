@@ -38,7 +38,7 @@ def test_every_command_and_flag_is_documented(name: str) -> None:
 
 
 FREE = {"values", "chosen", "settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
-FREE |= {"versions"}
+FREE |= {"versions", "labels"}
 """Objects whose keys are names of settings, clients, tensors or packages."""
 BY_NAME = {"clients", "by_homophily"}
 """Objects whose keys are names, and whose values have documented keys."""
@@ -80,6 +80,7 @@ def keys(content: Any) -> set[str]:
         ],
         ["sweep", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--vary", "distill_weight=1,2"],
         ["bench", "--banks", "100/2", "--banks", "200/2", "--reference", "reference.py"],
+        ["reproduce", "proposition1", "--quick"],
         ["tune", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--grid", "distill_weight=1,2"],
     ],
 )

@@ -37,7 +37,7 @@ class Reference(Protocol):
 
 def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
     """What `fedspray run` does in a round: exchange, evaluation, server's update, record."""
-    algorithms, _ = case.settings().build_for(federation)
+    algorithms, _ = case.settings().build_for(federation.roster)
     engine = ProxyTap(LocalEngine(federation, algorithms, SEED))
     latest: list[Metrics] = []
 
@@ -63,7 +63,7 @@ def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
     from fedspray.bench.floor import floor_of
 
     prepare_process()
-    algorithms, _ = case.settings().build_for(federation)
+    algorithms, _ = case.settings().build_for(federation.roster)
     batches = [
         GraphBatch.from_clients([federation.clients[k] for k in ids], ids)
         for ids in choose_blocks(federation, algorithms)
