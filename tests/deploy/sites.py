@@ -13,7 +13,7 @@ from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import Board
 from fedspray.deploy.host import RemoteHost
 from fedspray.deploy.site import Site, SiteRun
-from fedspray.deploy.wire import Ask, Reply
+from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.runs.conduct import Host, conduct
 from fedspray.runs.run import begin_with
@@ -55,7 +55,7 @@ class Sites:
                 replies[name] = problem
                 continue
             head, arrays = ask.pack()
-            answer = self._run(name).answer(Ask.unpack(json.loads(json.dumps(head)), arrays))
+            answer = self._run(name).answer(Ask.unpack(json.loads(json.dumps(head)), thaw(freeze(arrays))))
             late = self.late(name, ask)
             replies[name] = "late" if late else Reply.unpack(*answer.pack())
         return replies

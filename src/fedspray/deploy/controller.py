@@ -22,7 +22,7 @@ from fedspray.deploy.board import Board
 from fedspray.deploy.host import RemoteHost
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.server import Server
-from fedspray.deploy.wire import Ask, Json, Malformed, Reply
+from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.errors import RunStopped
 from fedspray.runs.conduct import Host, conduct
@@ -119,7 +119,7 @@ class RunController(Controller):  # type: ignore[misc]
         for name, ask in asks.items():
             head, arrays = ask.pack()
             data = Shareable()
-            data["head"], data["arrays"] = head, arrays
+            data["head"], data["arrays"] = head, freeze(arrays)
             sizes[name] = sum(value.nbytes for value in arrays.values())
             tasks[name] = Task(
                 name="round", data=data, before_task_sent_cb=self._on_sent, result_received_cb=self._on_result
@@ -205,6 +205,6 @@ def _read(result: Shareable) -> Reply | str:
     if code != ReturnCode.OK:
         return f"NVFlare reports {code}"
     try:
-        return Reply.unpack(result.get("head"), result.get("arrays"))
+        return Reply.unpack(result.get("head"), thaw(result.get("arrays")))
     except Malformed as error:
         return f"its answer cannot be read: {error}"

@@ -11,7 +11,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedspray.deploy.site import Site, SiteRun
-from fedspray.deploy.wire import Ask, Malformed, Reply
+from fedspray.deploy.wire import Ask, Malformed, Reply, freeze, thaw
 from fedspray.errors import InputError
 
 
@@ -47,12 +47,12 @@ class SiteExecutor(Executor):  # type: ignore[misc]
             reply = Reply(error=self._refusal or "the site's job has ended")
         else:
             try:
-                reply = self._run.answer(Ask.unpack(shareable.get("head"), shareable.get("arrays")))
+                reply = self._run.answer(Ask.unpack(shareable.get("head"), thaw(shareable.get("arrays"))))
             except Malformed as error:
                 reply = Reply(error=f"the request cannot be read: {error}")
         head, arrays = reply.pack()
         result = Shareable()
-        result["head"], result["arrays"] = head, arrays
+        result["head"], result["arrays"] = head, freeze(arrays)
         return result
 
     def _open(self, fl_ctx: FLContext) -> SiteRun:

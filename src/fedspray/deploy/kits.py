@@ -31,6 +31,18 @@ SITE_RIGHTS = {"submit_job": "any", "manage_job": "any", "view": "any"}
 SERVER_RIGHTS = {**SITE_RIGHTS, "clone_job": "none", "download_job": "any", "operate": "any"}
 NO_RIGHTS = {"byoc": "none", "shell_commands": "none"}
 
+FETCH_EVERY = 0.05
+"""Seconds between a site's questions for its next task; more often costs the server more than it gains."""
+CHATTY = (
+    "nvflare.private.fed.client.client_runner",
+    "nvflare.private.fed.client.communicator",
+    "nvflare.private.fed.client.fed_client",
+    "nvflare.private.fed.server.server_commands",
+    "nvflare.private.fed.server.server_runner",
+    "nvflare.apis.impl.wf_comm_server",
+)
+"""Parts of NVFlare that log every task."""
+
 
 @dataclass(frozen=True)
 class Address:
@@ -92,13 +104,13 @@ def write_job(folder: Path, run: str, agreement: Agreement, grace: float, min_si
     }
     server = {
         "format_version": 2,
-        "server": {"task_request_interval": 0.02},
+        "server": {"task_request_interval": FETCH_EVERY},
         "workflows": [{"id": "run", "path": CONTROLLER, "args": {**named, "grace": grace}}],
         "components": [],
     }
     client = {
         "format_version": 2,
-        "default_task_fetch_interval": 0.02,
+        "default_task_fetch_interval": FETCH_EVERY,
         "executors": [{"tasks": ["round"], "executor": {"path": EXECUTOR, "args": named}}],
         "task_data_filters": [],
         "task_result_filters": [],
@@ -135,6 +147,7 @@ def _provision(
         project.add_admin(ADMIN, "coordinator", {"role": "project_admin"})
         builders = [
             WorkspaceBuilder(),
+            # NVFlare's plain TCP is faster, but there one client that stalls in its handshake blocks all others.
             StaticFileBuilder(config_folder="config", scheme="grpc"),
             KeepingCertBuilder(requests, valid_days),
         ]
@@ -176,6 +189,14 @@ def _harden_site(kit: Path) -> None:
     _write_policies(kit, resources, SITE_RIGHTS)
 
 
+def _write_log_config(local: Path) -> None:
+    """NVFlare's logs, without the lines that it writes for every task of every site."""
+    content = json.loads((local / "log_config.json.default").read_text())
+    content["loggers"] |= {name: {"level": "WARNING"} for name in CHATTY}
+    store.write_json(local / "log_config.json", content)
+    (local / "log_config.json.default").unlink()
+
+
 def _resources(kit: Path, own_class: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text())
     content["class_list_enforcement_mode"] = "enforce"
@@ -189,6 +210,7 @@ def _write_policies(kit: Path, resources: Mapping[str, Any], rights: Mapping[str
     # Roles that are not named here have no rights at all.
     policy = {"format_version": "1.0", "permissions": {"project_admin": {**rights, **NO_RIGHTS}}}
     store.write_json(local / "authorization.json", policy)
+    _write_log_config(local)
     for unused in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
         (local / unused).unlink()
     for script in ("start.sh", "sub_start.sh", "stop_fl.sh"):
