@@ -101,7 +101,7 @@ def _note(cases: Sequence[Json]) -> str:
 def _memory(content: Json) -> Sheet:
     cases = content["cases"]
     compared = any(case["reference"] is not None for case in cases)
-    columns = ["data set", "nodes/clients", "model", "peak MB"] + ["ref. peak MB"] * compared + ["first round, CPU s"]
+    columns = ["data set", "nodes/clients", "model", "peak MB"] + ["ref. MB"] * compared + ["first CPU s"]
     rows = []
     for case in cases:
         players = ["ours"] + ["reference"] * compared
@@ -109,7 +109,8 @@ def _memory(content: Json) -> Sheet:
         first = _seconds(case["ours"]["first_round_cpu_seconds"])
         rows.append([case["dataset"], _size(case), _model(case), *peaks, first])
     note = (
-        "Largest resident set of each process; CPU time from its start, data included, to the end of its first round."
+        "Largest resident set of each process; CPU time from its start, data included, to the end of its first round "
+        "(first CPU s)."
     )
     return Sheet("Memory and start-up", columns, rows, sections=_new_sizes(cases), num_labels=3, note=note)
 
