@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
     "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
     "report": _DATA | {"evaluation", "runs", "studies", "deploy", "report"},
+    "reproduce": _DATA | {"datasets", "runs", "studies", "report", "reproduce"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""
 

@@ -23,6 +23,7 @@ from fedspray.cli import (
     plan,
     predict,
     report,
+    reproduce,
     run,
     site,
     sweep,
@@ -69,6 +70,7 @@ app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("tune", epilog=tune.EPILOG)(tune.tune)
 app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("reproduce", epilog=reproduce.EPILOG)(reproduce.reproduce)
 app.command("predict", epilog=predict.EPILOG)(predict.predict)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(site.app, name="site")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,21 +13,31 @@ from fedspray.cli import options, study
 from fedspray.cli.output import Output, to_json
 from fedspray.errors import InputError
 
+if TYPE_CHECKING:
+    from fedspray.studies.plan import Plan
+    from fedspray.studies.tuning import TunePlan
+
 EPILOG = """
 [bold]Examples[/bold]
 
 fedspray tune --grid distill_weight=0.5,1,2,5 --rounds 50
 
-fedspray tune --dataset pubmed --backbone sage --grid distill_weight=1,2,5 --grid temperature=1,2 --tuning-seeds 2
+fedspray tune experiments/tune-pubmed.toml
+
+fedspray tune --dataset pubmed --backbone sage --grid distill_weight=1,2,5 --tuning-seeds 2
 """
 
 
 def tune(
-    grid: Annotated[
-        list[str],
-        typer.Option("--grid", help="A setting and the values to try; repeatable.", metavar="NAME=A,B,…"),
-    ],
     config: study.Config = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            help="A setting and the values to try; repeatable. Or \\[compare.tune] in the file says it.",
+            metavar="NAME=A,B,…",
+        ),
+    ] = None,
     dataset: study.Datasets = None,
     partitioner: options.Partitioner = None,
     partition_dir: options.PartitionDir = None,
@@ -38,16 +50,19 @@ def tune(
     rounds: study.Rounds = None,
     settings: study.Settings = None,
     tuning_seeds: Annotated[
-        int, typer.Option("--tuning-seeds", help="Seeds of every trial, from 1000 on.", metavar="N", min=1)
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--tuning-seeds", help="Seeds of every trial, from 1000 on. [dim]default: 1[/dim]", metavar="N", min=1
+        ),
+    ] = None,
     criterion: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--criterion",
-            help="What is largest at the best trial: mean, overall, minority, balanced, loss.",
+            help="What is largest at the best trial: mean, overall, minority, balanced, loss. [dim]default: mean[/dim]",
             metavar="NAME",
         ),
-    ] = "mean",
+    ] = None,
     trials: Annotated[
         int | None,
         typer.Option("--trials", help="Try this many points, drawn from the grid.", metavar="N", min=1),
@@ -64,7 +79,7 @@ def tune(
     """Choose settings from a grid by validation accuracy; test nodes are not looked at."""
     from fedspray.report.comparisons import search_sheet
     from fedspray.report.files import write_file
-    from fedspray.studies.tuning import FIRST_SEED, TunePlan, tune_rows
+    from fedspray.studies.tuning import chosen_toml, tune_rows
 
     output = Output(as_json)
     plan = study.read_plan(
@@ -76,23 +91,38 @@ def tune(
         {"datasets": dataset, "algorithms": algorithm, "backbones": backbone},
         settings,
     )
-    names = dict(study.listed("--grid", item) for item in grid)
-    if len(names) < len(grid):
-        raise InputError("--grid names a setting twice, but all its values go into one --grid NAME=A,B,…")
-    methods = [method.name for method in plan.methods]
-    search = TunePlan(
-        seeds=tuple(range(FIRST_SEED, FIRST_SEED + tuning_seeds)),
-        criterion=criterion,
-        trials=trials,
-        grid=dict.fromkeys(methods, names),
-    )
-    search.check(methods, plan.seeds)
+    search = _search(plan, grid, tuning_seeds, criterion, trials)
+    names = dict.fromkeys(name for points in search.grid.values() for name in points) if grid else {}
     work = study.Work(output, cells, jobs, threads, backend, cluster, keep_runs)
-    folder = out or Path("studies") / f"{config.stem if config else 'tune'}-{'-'.join(names)}"
+    folder = out or Path("studies") / "-".join([config.stem if config else "tune", *names])
     _, records = tune_rows(plan.rows(), search, work.run)
     if not as_json:
         for record in records:
             output.show(search_sheet(record).to_rich())
     write_file(folder / "search.json", to_json({"searches": records}))
-    output.note(f"wrote search.json to {folder}; cells are in {cells}")
+    write_file(folder / "chosen.toml", chosen_toml(records))
+    output.note(f"wrote search.json and chosen.toml to {folder}; cells are in {cells}")
     output.result({"searches": records})
+
+
+def _search(
+    plan: Plan, grid: Sequence[str] | None, seeds: int | None, criterion: str | None, trials: int | None
+) -> TunePlan:
+    """The search that flags describe; or, without ``--grid``, that of the file, changed by flags."""
+    from fedspray.studies.tuning import FIRST_SEED, TunePlan
+
+    methods = [method.name for method in plan.methods]
+    given: dict[str, Any] = {"criterion": criterion, "trials": trials}
+    given["seeds"] = None if seeds is None else tuple(range(FIRST_SEED, FIRST_SEED + seeds))
+    given = {name: value for name, value in given.items() if value is not None}
+    if grid:
+        names = dict(study.listed("--grid", item) for item in grid)
+        if len(names) < len(grid):
+            raise InputError("--grid names a setting twice, but all its values go into one --grid NAME=A,B,…")
+        search = TunePlan(grid=dict.fromkeys(methods, names), **given)
+    elif plan.tune is not None:
+        search = replace(plan.tune, **given)
+    else:
+        raise InputError("there is nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]")
+    search.check(methods, plan.seeds)
+    return search

@@ -23,7 +23,10 @@ def sweep_png(summary: Mapping[str, Any]) -> bytes:
 
 
 def sweep_figure(summary: Mapping[str, Any]) -> Figure:
-    """Overall and minority accuracy side by side: the mean over seeds as a line, ± one deviation as a band."""
+    """Overall and minority accuracy side by side: the mean over seeds as a line, ± one deviation as a band.
+
+    A row may bring published figures of its own, in percent by metric; they are drawn as stars.
+    """
     from matplotlib.figure import Figure
 
     lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -44,7 +47,7 @@ def sweep_figure(summary: Mapping[str, Any]) -> Figure:
         axes.margins(x=0.04, y=0.12)
         tidy(axes)
     handles, labels = panels[0].get_legend_handles_labels()
-    if len(lines) > 1:
+    if len(labels) > 1:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
     figure.suptitle(_title(summary, lines), fontsize=12)
     return figure
@@ -66,6 +69,19 @@ def _draw(
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.plot(x, mean, color=colour, marker=MARKERS[index % len(MARKERS)], markersize=5, linewidth=1.6, label=label)
+    published = [(positions[row["value"]], value) for row in rows if (value := row.get("published", {}).get(metric))]
+    if published:
+        axes.scatter(
+            [place for place, _ in published],
+            [value for _, value in published],
+            marker="*",
+            s=130,
+            color=colour,
+            edgecolors="black",
+            linewidths=0.7,
+            zorder=4,
+            label=f"{label}, published",
+        )
 
 
 def _positions(values: Sequence[Any]) -> tuple[dict[Any, float], bool]:

@@ -136,6 +136,12 @@ class Grid:
                     raise
         return [replace(self._outcomes[key], cell=cell) for key, cell in zip(self._keys, self.cells, strict=True)]
 
+    def stored(self) -> list[Outcome]:
+        """How every cell stands, running none: one that is not finished has neither a result nor a failure."""
+        nothing = {key: Outcome(job.cell, job.path) for key, job in self._jobs.items()}
+        known = {**nothing, **self._outcomes}
+        return [replace(known[key], cell=cell) for key, cell in zip(self._keys, self.cells, strict=True)]
+
     @property
     def num_finished(self) -> int:
         """Cells that have a result."""

@@ -21,6 +21,7 @@ node (`Cell.validation_only`): no figure about one is computed, let alone record
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -146,6 +147,18 @@ def tune_rows(rows: Sequence[Row], plan: TunePlan, run_cells: RunCells) -> tuple
         records.append({"dataset": row.dataset, "backbone": row.backbone, "methods": [row.method], **record})
         rows[i] = row.with_values(record["chosen"])
     return rows, records
+
+
+def chosen_toml(records: Sequence[Json]) -> str:
+    """What the searches chose, as tables to be put into the file of a comparison."""
+    tables = []
+    for record in records:
+        owners = [record["dataset"], record["backbone"], *(record["methods"] if len(record["methods"]) == 1 else [])]
+        lines = [
+            f"{name} = {json.dumps('none' if value is None else value)}" for name, value in record["chosen"].items()
+        ]
+        tables.append("\n".join([f'[compare.set."{"/".join(owners)}"]', *lines]) + "\n")
+    return "\n".join(tables)
 
 
 def score(criterion: str, validation: Json) -> float | None:

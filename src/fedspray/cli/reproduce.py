@@ -1,0 +1,126 @@
+"""``fedspray reproduce``: the paper's tables and figures, published against ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedspray.cli import options, study
+from fedspray.cli.output import Output
+
+if TYPE_CHECKING:
+    from fedspray.studies.cells import Cell
+    from fedspray.studies.grid import Outcome
+
+EPILOG = """
+[bold]Examples[/bold]
+
+fedspray reproduce table1 table4 proposition1 --quick
+
+fedspray reproduce table2 --dataset pubmed --jobs 2
+
+fedspray reproduce table2 --stored --out results
+"""
+
+NAMES = (
+    *("table1", "figure2", "table2", "figure-lambda", "figure-dim", "table3", "table4", "table5"),
+    *("proposition1", "noise", "gat", "auc", "cost", "all"),
+)
+"""As in `fedspray.reproduce.parts`, which takes its time to import."""
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
+def reproduce(
+    parts: Annotated[list[str], typer.Argument(help=f"{', '.join(NAMES)}.", metavar="PART…", autocompletion=_complete)],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few rounds and one seed: everything in about ten minutes.")
+    ] = False,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Only this data set; repeatable.", metavar="NAME"),
+    ] = None,
+    stored: Annotated[bool, typer.Option("--stored", help="Use finished cells only, and run nothing.")] = False,
+    partitions: Annotated[
+        Path | None,
+        typer.Option(
+            "--partitions",
+            help="The authors' node lists, a folder for each data set. "
+            "[dim]default: partitions, then that in FEDSPRAY_DATA[/dim]",
+            metavar="DIR",
+        ),
+    ] = None,
+    experiments: Annotated[
+        Path | None,
+        typer.Option(
+            "--experiments", help="Other studies PART-NAME.toml. [dim]default: the project's own[/dim]", metavar="DIR"
+        ),
+    ] = None,
+    jobs: study.Jobs = None,
+    threads: study.Threads = 1,
+    backend: study.Backend = "loky",
+    cluster: study.Cluster = None,
+    cells: study.Cells = study.CELLS,
+    out: Annotated[Path, typer.Option("--out", help="A folder for tables and pictures.", metavar="DIR")] = Path(
+        "studies/reproduce"
+    ),
+    as_json: options.AsJson = False,
+) -> None:
+    """Make tables and figures of the paper again: published, ours, difference."""
+    from fedspray.errors import unknown
+    from fedspray.report.files import write_file
+    from fedspray.reproduce.access import Access
+    from fedspray.reproduce.parts import PARTS
+    from fedspray.reproduce.trained import Request, experiments_folder
+    from fedspray.studies.grid import Grid
+
+    output = Output(as_json)
+    wrong = next((name for name in parts if name not in NAMES), None)
+    if wrong is not None:
+        raise unknown("part", wrong, NAMES)
+    _check_datasets(dataset or [])
+    chosen = list(PARTS) if "all" in parts else [name for name in PARTS if name in parts]
+    work = study.Work(output, cells, jobs, threads, backend, cluster)
+
+    def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
+        return Grid(wanted, cells).stored() if stored else work.run(title, wanted)
+
+    request = Request(
+        run_cells=run_cells,
+        access=Access.from_environment(partitions),
+        experiments=experiments_folder(experiments),
+        datasets=dataset or [],
+        quick=quick,
+    )
+    made, files = [], []
+    for name in chosen:
+        result = PARTS[name](request)
+        for sheet in result.sheets if not as_json else ():
+            output.show(sheet.to_rich())
+        for sentence in result.findings if not as_json else ():
+            output.show(f"• {sentence}")
+        for entry in result.missing:
+            output.note(f"{name}, {entry.dataset}: {entry.reason} Then: {entry.command}")
+        for file, content in result.files().items():
+            write_file(out / file, content)
+            files.append(file)
+        made.append(result)
+    summary = {"quick": quick, "parts": [result.to_json() for result in made], "files": files}
+    output.note(f"wrote {', '.join(files)} to {out}")
+    output.result(summary)
+    study.finish([outcome for result in made for outcome in result.outcomes])
+
+
+def _check_datasets(names: Sequence[str]) -> None:
+    """Refuses a name that no data set has, before any work."""
+    from fedspray import datasets
+    from fedspray.errors import unknown
+
+    for name in names:
+        if name not in datasets.names():
+            raise unknown("data set", name, datasets.names())

@@ -1,0 +1,98 @@
+"""Which data are here, and whose clients they are cut into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedspray.data.federation import Federation
+from fedspray.datasets import DataFolders
+from fedspray.errors import InputError, MissingDataError
+from fedspray.runs.experiment import open_source
+
+AUTHORS, LOUVAIN, OWN = "authors'", "Louvain's", ""
+
+LISTS = "xbfu/FedSpray"
+"""The repository with the authors' node lists."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Data that are here."""
+
+    source: Mapping[str, Any]
+    """As `Experiment.source`, with the node lists' real place."""
+    split: str
+    federation: Federation
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """Data that are not here, and where to put them."""
+
+    reason: str
+
+
+@dataclass(eq=False)
+class Access:
+    """Finds data, each set once.
+
+    Args:
+        partitions: folders in which the authors' node lists are looked for, as ``PubMed/client_01.txt`` …
+    """
+
+    partitions: Sequence[Path]
+    _known: dict[str, Found | NotFound] = field(default_factory=dict)
+
+    @classmethod
+    def from_environment(cls, chosen: Path | None = None) -> Access:
+        """The folder that was asked for; or ``partitions`` here, then in the data folder."""
+        if chosen is not None:
+            if not chosen.is_dir():
+                raise InputError(
+                    f"--partitions {chosen} is not a folder, but one with a folder for each data set is needed"
+                )
+            return cls([chosen])
+        data = DataFolders.from_environment().data
+        return cls([Path("partitions"), *([] if data is None else [data / "partitions"])])
+
+    def find(self, source: Mapping[str, Any], *, features: bool = True) -> Found | NotFound:
+        """The data of a source: with the authors' clients where their lists are here, else with Louvain's.
+
+        Args:
+            source: `Experiment.source`.
+            features: whether the nodes' features are needed too.
+        """
+        key = json.dumps(dict(source), sort_keys=True)
+        if key not in self._known:
+            self._known[key] = self._look(source)
+        found = self._known[key]
+        if features and isinstance(found, Found) and found.federation.task.num_features == 0:
+            return NotFound(f"The edges and labels of {source['dataset']} are here, but not its node features.")
+        return found
+
+    def lists(self, name: str) -> Path | None:
+        """The folder of the authors' node lists of a data set, such as ``PubMed``."""
+        return next((root / name for root in self.partitions if any((root / name).glob("*.txt"))), None)
+
+    def where_lists_go(self, name: str) -> str:
+        """A sentence for people who do not have the lists."""
+        return f"The authors' node lists (repository {LISTS}) belong into {self.partitions[0] / name}."
+
+    def _look(self, source: Mapping[str, Any]) -> Found | NotFound:
+        values, split = dict(source), OWN
+        if values["partition_dir"] is not None:
+            lists = self.lists(Path(values["partition_dir"]).name)
+            split = LOUVAIN if lists is None else AUTHORS
+            values |= {
+                "partition_dir": None if lists is None else str(lists.absolute()),
+                "partitioner": None if lists is None else "files",
+            }
+        try:
+            return Found(values, split, open_source(values))
+        except MissingDataError as error:
+            text = str(error)
+            return NotFound(f"{text[0].upper()}{text[1:]}.")

@@ -1,0 +1,103 @@
+"""The paper's discussion of cost, measured: bytes and CPU time of FedSpray against FedAvg, by the width D."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from fedspray.report.sheets import Sheet
+from fedspray.reproduce.lines import Line, PartResult
+from fedspray.reproduce.published import PAPER
+from fedspray.reproduce.trained import Request, Trained, carry_out
+
+QUANTITIES = {
+    "kB up": "kilobytes that a client sends in a round",
+    "kB down": "kilobytes that a client receives in a round",
+    "CPU ms": "milliseconds of CPU time for a round of all clients, evaluation included",
+}
+
+
+def cost(request: Request) -> PartResult:
+    """What a round costs."""
+    study = carry_out("cost", request, settings=["proxy_dim"])
+    lines, sheets, findings = [], [], []
+    for dataset in dict.fromkeys(t.planned.row.dataset for t in study.rows):
+        rows = [t for t in study.rows if t.planned.row.dataset == dataset]
+        figures = [_figures(t) for t in rows]
+        base = next((f for t, f in zip(rows, figures, strict=True) if t.labels["algorithm"] == "fedavg"), None)
+        texts = []
+        for trained, figure in zip(rows, figures, strict=True):
+            lines += _lines(trained, figure)
+            texts.append([trained.labels["algorithm"], _dim(trained), *_texts(figure, base, trained.status)])
+            findings += _finding(dataset, trained, figure, base)
+        columns = ["algorithm", "D"] + [text for name in QUANTITIES for text in (name, "× FedAvg")]
+        note = " ".join([f"{name}: {meaning}." for name, meaning in QUANTITIES.items()])
+        title = f"Cost of a round: {dataset}, {rows[0].planned.row.backbone}"
+        sheets.append(Sheet(title, columns, texts, num_labels=2, note=f"{note} {study.notes(request)}".strip()))
+    return PartResult(
+        name="cost",
+        title="Cost of a round",
+        source=f"{PAPER}, Section 4.5, argues without figures: the encoder has about as many weights as the GNN, "
+        "proxies are much smaller, no significant extra computation, and a smaller D saves both",
+        lines=lines,
+        sheets=sheets,
+        findings=findings,
+        missing=study.missing(request),
+        outcomes=study.outcomes,
+    )
+
+
+def _figures(trained: Trained) -> dict[str, float] | None:
+    """Means over seeds of each of `QUANTITIES`."""
+    if trained.entry is None or not trained.entry.results or trained.planned.found is None:
+        return None
+    clients = trained.planned.found.federation.num_clients
+    metrics = [result.metrics for result in trained.entry.results.values()]
+    return {
+        "kB up": fmean(m["bytes_up"] / m["rounds"] / clients / 1000 for m in metrics),
+        "kB down": fmean(m["bytes_down"] / m["rounds"] / clients / 1000 for m in metrics),
+        "CPU ms": fmean(1000 * m["cpu_seconds"] / m["rounds"] for m in metrics),
+    }
+
+
+def _lines(trained: Trained, figure: dict[str, float] | None) -> list[Line]:
+    return [
+        Line(
+            dataset=trained.planned.row.dataset,
+            labels=trained.labels,
+            quantity=name,
+            ours=None if figure is None else figure[name],
+            digits=1,
+            seeds=None if trained.entry is None else len(trained.entry.results),
+            split=trained.planned.found.split if trained.planned.found else "",
+            status=trained.status,
+            settings=trained.planned.file,
+        )
+        for name in QUANTITIES
+    ]
+
+
+def _texts(figure: dict[str, float] | None, base: dict[str, float] | None, status: str) -> Sequence[str]:
+    if figure is None:
+        return [status, *[""] * (2 * len(QUANTITIES) - 1)]
+    texts = []
+    for name in QUANTITIES:
+        texts += [f"{figure[name]:,.1f}", "" if base is None else f"{figure[name] / base[name]:.2f}"]
+    return texts
+
+
+def _finding(
+    dataset: str, trained: Trained, figure: dict[str, float] | None, base: dict[str, float] | None
+) -> list[str]:
+    if figure is None or base is None or trained.labels["proxy_dim"] is None:
+        return []
+    sent, time = figure["kB up"] / base["kB up"], figure["CPU ms"] / base["CPU ms"]
+    return [
+        f"{dataset}, D = {trained.labels['proxy_dim']}: {sent:.2f} times FedAvg's bytes up, "
+        f"{time:.2f} times its CPU time."
+    ]
+
+
+def _dim(trained: Trained) -> str:
+    value = trained.labels["proxy_dim"]
+    return "" if value is None else str(value)

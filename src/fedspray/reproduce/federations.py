@@ -1,0 +1,167 @@
+"""Tables 1 and 4: the clients before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedspray.data.statistics import ClientStatistics, FederationStatistics, describe
+from fedspray.report.sheets import Sheet
+from fedspray.reproduce.access import AUTHORS, Found, NotFound
+from fedspray.reproduce.lines import MISSING, Line, Missing, PartResult
+from fedspray.reproduce.published import PAPER, read_rows
+from fedspray.reproduce.trained import Request
+from fedspray.runs.experiment import Experiment
+
+FOLDERS = {"pubmed": "PubMed", "wikics": "WikiCS", "physics": "Physics", "flickr": "Flickr"}
+"""The folders of the authors' node lists."""
+
+CLIENT_FIGURES = {
+    "majority_class": 0,
+    "majority_nodes": 0,
+    "minority_nodes": 0,
+    "majority_homophily": 2,
+    "minority_homophily": 2,
+}
+"""Columns of Table 1, with the digits they are printed with."""
+
+DATASET_FIGURES = {
+    "clients": "num_clients",
+    "node_features": "num_features",
+    "average_nodes": "average_nodes",
+    "average_edges": "average_edges",
+    "classes": "num_classes",
+}
+"""Columns of Table 4, and what we call them."""
+
+
+def table1(request: Request) -> PartResult:
+    """The clients of PubMed: majority class, node counts, homophily."""
+    lines, sheets, findings, missing = [], [], [], []
+    if request.wants("pubmed"):
+        found = _find("pubmed", request)
+        statistics = None if isinstance(found, NotFound) else describe(found.federation)
+        theirs = statistics if isinstance(found, Found) and found.split == AUTHORS else None
+        by_name = {client.name: client for client in theirs.clients} if theirs else {}
+        for row in read_rows("table1"):
+            client = by_name.get(row["partition_file"].removesuffix(".txt"))
+            lines += _client_lines(row["client"], {name: float(row[name]) for name in CLIENT_FIGURES}, client)
+        sheets.append(_by_label("Table 1: PubMed's clients", lines, "client"))
+        if theirs is None:
+            reason = found.reason if isinstance(found, NotFound) else request.access.where_lists_go("PubMed")
+            missing.append(Missing("pubmed", reason, request.command("table1", "pubmed")))
+        if statistics is not None and theirs is None:
+            own = [line for client in statistics.clients for line in _client_lines(client.name, {}, client)]
+            sheets.append(_by_label("PubMed's clients by Louvain, which are not the authors'", own, "client"))
+            lines += own
+        findings = _agreement(lines) + (_homophily_gap(statistics) if statistics else [])
+    return PartResult(
+        name="table1",
+        title="Table 1: clients of PubMed",
+        source=f"{PAPER}, Table 1",
+        lines=lines,
+        sheets=sheets,
+        findings=findings,
+        missing=missing,
+    )
+
+
+def table4(request: Request) -> PartResult:
+    """The data sets: clients, features, average nodes and edges, classes."""
+    lines, missing, others = [], [], []
+    for row in read_rows("table4"):
+        name = row["dataset"]
+        if not request.wants(name):
+            continue
+        found = _find(name, request)
+        ours = describe(found.federation).to_json() if isinstance(found, Found) else {}
+        split = found.split if isinstance(found, Found) else ""
+        if not isinstance(found, Found):
+            missing.append(Missing(name, found.reason, request.command("table4", name)))
+        elif split != AUTHORS:
+            others.append(name)
+            missing.append(Missing(name, request.access.where_lists_go(FOLDERS[name]), request.command("table4", name)))
+        for column, key in DATASET_FIGURES.items():
+            value = ours.get(key)
+            known = value is not None and not (key == "num_features" and value == 0)
+            lines.append(
+                Line(
+                    dataset=name,
+                    quantity=column,
+                    published=float(row[column]),
+                    ours=float(value) if known and value is not None else None,
+                    digits=0,
+                    split=split,
+                    status="done" if known else MISSING,
+                )
+            )
+    note = f"Clients of {', '.join(others)}: Louvain's, not the authors'." if others else ""
+    return PartResult(
+        name="table4",
+        title="Table 4: data sets",
+        source=f"{PAPER}, Table 4",
+        lines=lines,
+        sheets=[_by_label("Table 4: data sets, cut into clients", lines, "dataset", note)],
+        findings=_agreement(lines),
+        missing=missing,
+    )
+
+
+def _find(dataset: str, request: Request) -> Found | NotFound:
+    source = Experiment(dataset=dataset, partition_dir=f"partitions/{FOLDERS[dataset]}").source()
+    return request.access.find(source, features=False)
+
+
+def _client_lines(name: str, published: dict[str, float], client: ClientStatistics | None) -> list[Line]:
+    lines = []
+    for column, digits in CLIENT_FIGURES.items():
+        value = None if client is None else getattr(client, column)
+        lines.append(
+            Line(
+                dataset="pubmed",
+                labels={"client": name},
+                quantity=column,
+                published=published.get(column),
+                ours=None if value is None else float(value),
+                digits=digits,
+                split=AUTHORS if client is not None and published else "",
+                status="done" if client is not None else MISSING,
+            )
+        )
+    return lines
+
+
+def _by_label(title: str, lines: Sequence[Line], name: str, note: str = "") -> Sheet:
+    """Three rows for each label: published, ours, and their difference Δ; one column for each figure."""
+    keys = list(dict.fromkeys(line.dataset if name == "dataset" else line.labels[name] for line in lines))
+    columns = list(dict.fromkeys(line.quantity for line in lines))
+    rows: list[list[str]] = []
+    sections = []
+    for key in keys:
+        group = {
+            line.quantity: line.texts()
+            for line in lines
+            if (line.dataset if name == "dataset" else line.labels[name]) == key
+        }
+        published = any(texts[0] for texts in group.values())
+        kinds = ("published", "ours", "Δ") if published else ("", "ours", "")
+        sections.append(len(rows))
+        for index, kind in enumerate(kinds):
+            if kind:
+                first = f"{key}" if kind == kinds[0] or not published else ""
+                rows.append([first, kind, *(group[column][index] for column in columns)])
+    titles = [column.replace("_", " ") for column in columns]
+    return Sheet(title, ["data set" if name == "dataset" else name, "", *titles], rows, frozenset(), sections, 2, note)
+
+
+def _agreement(lines: Sequence[Line]) -> list[str]:
+    compared = [line for line in lines if line.agrees is not None]
+    if not compared:
+        return []
+    equal = sum(bool(line.agrees) for line in compared)
+    return [f"{equal} of {len(compared)} figures that can be compared are equal to all printed digits."]
+
+
+def _homophily_gap(statistics: FederationStatistics) -> list[str]:
+    pairs = [(client.majority_homophily, client.minority_homophily) for client in statistics.clients]
+    wider = sum(a is not None and b is not None and a > b for a, b in pairs)
+    return [f"Majority nodes are more homophilous than minority nodes in {wider} of {len(pairs)} clients."]

@@ -1,0 +1,161 @@
+"""One figure of the paper, ours, and their difference; and a part of the paper as a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedspray.report.sheets import Sheet, to_csv
+
+if TYPE_CHECKING:
+    from fedspray.studies.grid import Outcome
+
+Json = dict[str, Any]
+
+DONE, PARTLY, MISSING, NOT_RUN, FAILED = "done", "partly", "no data", "not run", "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One figure. Accuracies are in percent; None is not known."""
+
+    dataset: str
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """What else names it: algorithm and backbone, the value of a setting, a client …"""
+    quantity: str
+    published: float | None = None
+    published_std: float | None = None
+    ours: float | None = None
+    ours_std: float | None = None
+    exact: float | None = None
+    """What theory says, where it is not the published formula."""
+    digits: int = 2
+    seeds: int | None = None
+    split: str = ""
+    """Whose clients: the authors' or Louvain's."""
+    status: str = DONE
+    settings: str = ""
+    """The file in `experiments` that runs it."""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus published."""
+        return None if self.ours is None or self.published is None else self.ours - self.published
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether ours, rounded like the published figure, is the same."""
+        return None if self.difference is None else round(self.ours or 0.0, self.digits) == self.published
+
+    @property
+    def within_one_std(self) -> bool | None:
+        """Whether ours is as near as one published standard deviation."""
+        if self.difference is None or self.published_std is None:
+            return None
+        return abs(self.difference) <= self.published_std
+
+    def to_json(self) -> Json:
+        """As plain JSON values."""
+        names = ("dataset", "labels", "quantity", "published", "published_std", "ours", "ours_std", "exact")
+        values: Json = {name: getattr(self, name) for name in (*names, "difference", "seeds", "split")}
+        return {**values, "labels": dict(self.labels), "status": self.status, "settings": self.settings}
+
+    def texts(self) -> tuple[str, str, str]:
+        """Published, ours and difference, as people read them."""
+        ours = shown(self.ours, self.ours_std, self.digits) if self.ours is not None else self.status
+        return shown(self.published, self.published_std, self.digits), ours, signed(self.difference, self.digits)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Rows that could not be had, and how to have them."""
+
+    dataset: str
+    reason: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartResult:
+    """Everything about one part of the paper."""
+
+    name: str
+    title: str
+    source: str
+    """Where the published figures are from."""
+    lines: Sequence[Line]
+    sheets: Sequence[Sheet]
+    findings: Sequence[str] = ()
+    """What the lines say, in sentences."""
+    missing: Sequence[Missing] = ()
+    pictures: Mapping[str, bytes] = field(default_factory=dict)
+    """PNG by file name."""
+    results_csv: str | None = None
+    """Our figures alone, one line each."""
+    outcomes: Sequence[Outcome] = ()
+    """The cells behind it."""
+
+    def to_json(self) -> Json:
+        """As one JSON object; pictures and tables are files."""
+        return {
+            "part": self.name,
+            "title": self.title,
+            "source": self.source,
+            "lines": [line.to_json() for line in self.lines],
+            "findings": list(self.findings),
+            "missing": [vars(entry) for entry in self.missing],
+        }
+
+    def to_markdown(self) -> str:
+        """A section: findings, tables, pictures, and what could not be had."""
+        parts = [f"## {self.title}\n", f"Published: {self.source}.\n"]
+        parts += ["\n".join(f"- {sentence}" for sentence in self.findings) + "\n"] if self.findings else []
+        parts += [sheet.to_markdown() for sheet in self.sheets]
+        parts += [f"![{self.title}]({name})\n" for name in self.pictures]
+        parts += [f"- **{m.dataset}**: {m.reason} Then: `{m.command}`." for m in self.missing]
+        return "\n".join(parts).rstrip() + "\n"
+
+    def files(self) -> dict[str, str | bytes]:
+        """Every file of this part, by name."""
+        files: dict[str, str | bytes] = {
+            f"{self.name}.md": self.to_markdown(),
+            f"{self.name}-published.csv": published_csv(self.lines),
+        }
+        if self.results_csv is not None:
+            files[f"{self.name}.csv"] = self.results_csv
+        return {**files, **self.pictures}
+
+
+def published_csv(lines: Sequence[Line]) -> str:
+    """One line for each figure: published, ours, difference."""
+    labels = list(dict.fromkeys(name for line in lines for name in line.labels))
+    exact = ["exact"] if any(line.exact is not None for line in lines) else []
+    figures = ["published", "published_std", *exact, "ours", "ours_std", "difference"]
+    rest = ["seeds", "split", "status", "settings"]
+    rows = [
+        [line.dataset, *(line.labels.get(name) for name in labels), line.quantity]
+        + [_rounded(getattr(line, name)) for name in figures]
+        + [getattr(line, name) for name in rest]
+        for line in lines
+    ]
+    return to_csv(["dataset", *labels, "quantity", *figures, *rest], rows)
+
+
+def shown(value: float | None, std: float | None, digits: int) -> str:
+    """``87.71 ± 0.65``."""
+    if value is None:
+        return ""
+    return f"{value:,.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
+
+
+def signed(value: float | None, digits: int) -> str:
+    """``+0.54``; a plain 0 where nothing is left after rounding."""
+    if value is None:
+        return ""
+    rounded = round(value, digits)
+    return "0" if rounded == 0 else f"{rounded:+,.{digits}f}".replace("-", "−")
+
+
+def _rounded(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"

@@ -1,0 +1,246 @@
+"""Parts that are made of runs: cells of the files ``experiments/PART-*.toml`` beside published figures.
+
+A file is a study for ``fedspray compare``; a row of it belongs to a published row with the same data set,
+algorithm and backbone, and the same value of each setting that the published row is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedspray.errors import InputError
+from fedspray.report.sheets import Sheet, to_csv
+from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found
+from fedspray.reproduce.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, Line, Missing
+from fedspray.reproduce.published import PublishedRow, results
+from fedspray.runs.experiment import Experiment
+from fedspray.runs.result import spread
+from fedspray.studies.cells import Cell
+from fedspray.studies.comparison import Entry
+from fedspray.studies.grid import Outcome
+from fedspray.studies.plan import Plan, Row
+
+RunCells = Callable[[str, Sequence[Cell]], list[Outcome]]
+"""Runs cells under a title (or only looks for finished ones), and says how each ended."""
+
+QUICK_ROUNDS = 20
+QUICK_SEEDS = 1
+QUICK_NOTE = f"Quick: at most {QUICK_ROUNDS} rounds and one seed; this shows that it runs, not what the paper measured."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for, and what it takes."""
+
+    run_cells: RunCells
+    access: Access
+    experiments: Path
+    """The folder of the studies."""
+    datasets: Sequence[str] = ()
+    """Only these; none means all."""
+    quick: bool = False
+
+    def wants(self, dataset: str) -> bool:
+        """Whether this data set was asked for."""
+        return not self.datasets or dataset in self.datasets
+
+    def command(self, part: str, dataset: str) -> str:
+        """The command that makes a part for one data set."""
+        return f"fedspray reproduce {part} --dataset {dataset}"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row of a study: with data, or with the reason why there are none."""
+
+    row: Row
+    seeds: tuple[int, ...]
+    file: str
+    found: Found | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The rows of a part, and how their cells ended."""
+
+    planned: Planned
+    entry: Entry | None
+    """None without data."""
+    labels: Mapping[str, Any]
+    """Algorithm, backbone, and the settings that the part is about."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a published row must have in common."""
+        return self.planned.row.dataset, *self.labels.values()
+
+    @property
+    def status(self) -> str:
+        """How far it came."""
+        if self.entry is None:
+            return MISSING
+        if any(outcome.failure for outcome in self.entry.outcomes):
+            return FAILED
+        finished = len(self.entry.results)
+        return NOT_RUN if finished == 0 else DONE if finished == len(self.planned.seeds) else PARTLY
+
+    def values(self, metric: str) -> list[float]:
+        """The metric of each finished seed, in percent."""
+        if self.entry is None:
+            return []
+        found = (self.entry.results[seed].metrics[metric] for seed in sorted(self.entry.results))
+        return [100 * value for value in found if value is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """All rows of a part."""
+
+    part: str
+    rows: Sequence[Trained]
+    lines: Sequence[Line]
+    outcomes: Sequence[Outcome] = field(default_factory=tuple)
+
+    def missing(self, request: Request) -> list[Missing]:
+        """One entry for each data set that is not here."""
+        reasons = {t.planned.row.dataset: t.planned.reason for t in self.rows if t.entry is None}
+        return [Missing(name, reason, request.command(self.part, name)) for name, reason in reasons.items()]
+
+    def notes(self, request: Request) -> str:
+        """What the reader of a table must know."""
+        sentences = [QUICK_NOTE] if request.quick else []
+        other = {t.planned.row.dataset for t in self.rows if t.planned.found and t.planned.found.split == LOUVAIN}
+        if other:
+            sentences.append(
+                f"Clients of {', '.join(sorted(other))}: Louvain's, not the authors', whose node lists "
+                f"(docs/datasets.md) are not in {request.access.partitions[0]}."
+            )
+        return " ".join(sentences)
+
+
+def experiments_folder(chosen: Path | None = None) -> Path:
+    """The folder of the studies: the one asked for, or the project's own."""
+    folder = Path(__file__).parent / "experiments" if chosen is None else chosen
+    if not folder.is_dir():
+        raise InputError(f"--experiments {folder} is not a folder, but one with studies PART-NAME.toml is needed")
+    return folder
+
+
+def studies(part: str, request: Request) -> list[Planned]:
+    """The rows of every file of a part that were asked for."""
+    files = sorted(request.experiments.glob(f"{part}-*.toml"))
+    if not files:
+        raise InputError(f"{request.experiments} holds no file {part}-*.toml, but {part} is made of such studies")
+    planned = []
+    for file in files:
+        plan = Plan.from_values(Experiment.read_values(file), str(file))
+        for row in plan.rows():
+            if request.wants(row.dataset):
+                planned.append(_planned(row, plan.seeds, file.name, request))
+    return planned
+
+
+def carry_out(part: str, request: Request, settings: Sequence[str] = (), metrics: Sequence[str] = ()) -> Study:
+    """Runs the cells of a part and puts them beside what is published.
+
+    Args:
+        part: its name.
+        request: what was asked for.
+        settings: names of the settings that tell its rows apart, beside algorithm and backbone.
+        metrics: what is measured; by default what is published.
+    """
+    planned = studies(part, request)
+    able = [p for p in planned if p.found is not None]
+    cells = [cell for p in able for cell in p.row.cells(p.seeds)]
+    outcomes = request.run_cells(part, cells) if cells else []
+    rest, rows = iter(outcomes), []
+    for p in planned:
+        entry = None if p.found is None else Entry.of(p.row, [next(rest) for _ in p.seeds])
+        described = p.row.settings
+        labels = {
+            "algorithm": p.row.run.algorithm,
+            "backbone": p.row.backbone,
+            **{name: described.get(name) for name in settings},
+        }
+        rows.append(Trained(p, entry, labels))
+    published = results(part)
+    names = list(metrics) or list(dict.fromkeys(row.metric for row in published))
+    return Study(part, rows, _lines(rows, published, names), outcomes)
+
+
+def results_csv(study: Study) -> str:
+    """Our finished rows, in percent, with sample standard deviations; only on the authors' clients."""
+    names = [name for name in study.rows[0].labels if name not in ("algorithm", "backbone")] if study.rows else []
+    columns = ["dataset", "algorithm", "backbone", "metric", "mean", "std", "seeds", "settings", *names]
+    rows = [
+        [line.dataset, line.labels["algorithm"], line.labels["backbone"], line.quantity]
+        + [f"{line.ours:.4f}", None if line.ours_std is None else f"{line.ours_std:.4f}", line.seeds, line.settings]
+        + [line.labels[name] for name in names]
+        for line in study.lines
+        if line.ours is not None and line.split in (AUTHORS, "")
+    ]
+    return to_csv(columns, rows)
+
+
+def result_sheets(title: str, study: Study, request: Request) -> list[Sheet]:
+    """For each data set and metric: published, ours and difference; notes under the last."""
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in study.lines:
+        groups.setdefault((line.dataset, line.quantity), []).append(line)
+    ordered = sorted(groups, key=lambda place: [dataset for dataset, _ in groups].index(place[0]))
+    return [
+        _sheet(f"{title}: {dataset}, {metric}, in %", groups[dataset, metric], last * study.notes(request))
+        for (dataset, metric), last in ((place, place == ordered[-1]) for place in ordered)
+    ]
+
+
+def _sheet(title: str, lines: Sequence[Line], note: str) -> Sheet:
+    names = list(lines[0].labels)
+    names.sort(key=lambda name: name != "backbone")  # tables are read by backbone
+    rows = [
+        [*(f"{line.labels[name]}" for name in names), *line.texts(), "" if line.seeds is None else str(line.seeds)]
+        for line in lines
+    ]
+    sections = [i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0]]
+    columns = [*names, "published", "ours", "difference", "seeds"]
+    return Sheet(title, columns, rows, sections=sections, num_labels=len(names), note=note)
+
+
+def _planned(row: Row, seeds: tuple[int, ...], file: str, request: Request) -> Planned:
+    found = request.access.find(row.source)
+    if request.quick:
+        rounds = min(QUICK_ROUNDS, int(row.settings["rounds"]))
+        row = replace(row, run=replace(row.run, values={**row.run.values, "rounds": rounds}))
+        seeds = seeds[:QUICK_SEEDS]
+    if isinstance(found, Found):
+        return Planned(replace(row, source=found.source), seeds, file, found)
+    return Planned(row, seeds, file, None, found.reason)
+
+
+def _lines(rows: Sequence[Trained], published: Sequence[PublishedRow], metrics: Sequence[str]) -> list[Line]:
+    known = {(row.dataset, row.algorithm, row.backbone, *row.settings.values(), row.metric): row for row in published}
+    lines = []
+    for trained in rows:
+        for metric in metrics:
+            theirs, ours = known.get((*trained.key, metric)), spread(list(trained.values(metric)))
+            found = trained.planned.found
+            lines.append(
+                Line(
+                    dataset=trained.planned.row.dataset,
+                    labels=trained.labels,
+                    quantity=metric,
+                    published=theirs.mean if theirs else None,
+                    published_std=theirs.std if theirs else None,
+                    ours=ours["mean"],
+                    ours_std=ours["std"],
+                    seeds=len(trained.entry.results) if trained.entry else None,
+                    split=found.split if found else "",
+                    status=trained.status,
+                    settings=trained.planned.file,
+                )
+            )
+    return lines
