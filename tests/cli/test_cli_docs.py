@@ -35,7 +35,18 @@ def test_every_command_and_flag_is_documented(name: str) -> None:
     assert missing == []
 
 
-FREE = {"values", "chosen", "settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
+FREE = {
+    "values",
+    "chosen",
+    "settings",
+    "presets",
+    "federation",
+    "backbone_of",
+    "models",
+    "uplink",
+    "downlink",
+    "labels",
+}
 """Objects whose keys are names of settings, clients or tensors."""
 BY_NAME = {"clients", "by_homophily"}
 """Objects whose keys are names, and whose values have documented keys."""
@@ -76,6 +87,7 @@ def keys(content: Any) -> set[str]:
             "fedspray",
         ],
         ["sweep", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--vary", "distill_weight=1,2"],
+        ["reproduce", "proposition1", "--quick"],
         ["tune", "--nodes", "200", "--rounds", "1", "--jobs", "1", "--grid", "distill_weight=1,2"],
     ],
 )

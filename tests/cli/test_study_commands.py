@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,24 @@ def test_a_search_looks_at_no_test_node(capsys: pytest.CaptureFixture[str]) -> N
         assert "overall" not in cell["metrics"]
 
 
+def test_a_file_can_say_what_is_searched(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text(TOML.replace("seeds = 2", "seeds = 1"))
+    assert run_command(["tune", "study.toml", "--backbone", "gcn", "--jobs", "1", "--json"]) == 0
+    content, _ = printed(capsys)
+    shared, own = content["searches"]
+    assert (shared["methods"], own["methods"]) == (["local", "fedspray"], ["fedspray"])
+    assert (shared["seeds"], own["num_trials"]) == ([1000], 2)
+    chosen = tomllib.loads(Path("studies/study/chosen.toml").read_text())["compare"]["set"]
+    assert chosen == {"banks/gcn": shared["chosen"], "banks/gcn/fedspray": own["chosen"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (
+            ["tune", "--rounds", "2"],
+            "there is nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]",
+        ),
         (["compare", "missing.toml"], "missing.toml is not a file, but an experiment in TOML is needed"),
         (["compare", "--set", "lr"], "--set is 'lr', but must be of the form NAME=VALUE or OWNER:NAME=VALUE"),
         (["compare", "--algorithm", "x"], "x, gcn: unknown algorithm 'x': choose one of"),

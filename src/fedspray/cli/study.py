@@ -136,7 +136,7 @@ def read_plan(
     compare = values.get("compare", {})
     given = {name: value for name, value in lists.items() if value is not None}
     if isinstance(compare, Mapping):
-        values["compare"] = {**compare, **given}
+        values["compare"] = {**_restricted(compare, given), **given}
     if lists.get("seeds") is not None:
         values = {name: value for name, value in values.items() if name not in ("seed", "seeds")}
     values |= {name: value for name, value in flags.items() if value is not None}
@@ -245,6 +245,31 @@ def _told(outcome: Outcome) -> str:
     part, where = (metrics["val"], "validation ") if outcome.cell.validation_only else (metrics, "")
     figures = f"{where}overall {percent(part['overall'])}, minority {percent(part['minority'])}"
     return f"{outcome.cell}: {figures} ({duration(metrics['seconds'])})"
+
+
+def _restricted(compare: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's ``[compare]`` without rules and grids for what its lists name but the flags leave out."""
+    lists = [name for name in ("datasets", "algorithms", "backbones") if name in given]
+    before, after = ({n for key in lists for n in _names(source.get(key))} for source in (compare, given))
+    gone = before - after
+
+    def kept(tables: Any) -> Any:
+        is_table = isinstance(tables, Mapping)
+        return {k: v for k, v in tables.items() if not gone & set(k.split("/"))} if is_table else tables
+
+    found = {**compare, **({"set": kept(compare["set"])} if "set" in compare else {})}
+    tune = compare.get("tune")
+    if isinstance(tune, Mapping):
+        found["tune"] = {**tune, **({"grid": kept(tune["grid"])} if "grid" in tune else {})}
+        if isinstance(tune.get("untuned"), list):
+            found["tune"]["untuned"] = [name for name in tune["untuned"] if name not in gone]
+    return found
+
+
+def _names(entries: Any) -> list[str]:
+    """What the entries of a list are called in tables."""
+    tables = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries or []]
+    return [str(t.get("name", t.get("algorithm", t.get("dataset", "")))) for t in tables]
 
 
 def _owned(settings: Sequence[str] | None) -> dict[str, dict[str, str]]:

@@ -122,7 +122,7 @@ def figure2(request: Request) -> PartResult:
         findings=findings,
         missing=study.missing(request),
         pictures=drawn,
-        results_csv=None if request.quick else results_csv(study),
+        results_csv=results_csv(study, request),
         outcomes=study.outcomes,
     )
 
@@ -201,7 +201,7 @@ def _result(
         findings=findings,
         missing=study.missing(request),
         pictures=drawn,
-        results_csv=None if request.quick else results_csv(study),
+        results_csv=results_csv(study, request),
         outcomes=study.outcomes,
     )
 

@@ -106,8 +106,14 @@ class Study:
     outcomes: Sequence[Outcome] = field(default_factory=tuple)
 
     def missing(self, request: Request) -> list[Missing]:
-        """One entry for each data set that is not here."""
+        """One entry for each data set that is not here, or whose cells are not finished."""
         reasons = {t.planned.row.dataset: t.planned.reason for t in self.rows if t.entry is None}
+        cells: dict[str, list[bool]] = {}
+        for outcome in self.outcomes:
+            cells.setdefault(outcome.cell.dataset, []).append(outcome.result is not None)
+        for dataset, finished in cells.items():
+            if not all(finished):
+                reasons[dataset] = f"{sum(finished)} of {len(finished)} cells are finished."
         return [Missing(name, reason, request.command(self.part, name)) for name, reason in reasons.items()]
 
     def notes(self, request: Request) -> str:
@@ -141,7 +147,8 @@ def studies(part: str, request: Request) -> list[Planned]:
         for row in plan.rows():
             if request.wants(row.dataset):
                 planned.append(_planned(row, plan.seeds, file.name, request))
-    return planned
+    order = list(dict.fromkeys(row.dataset for row in results(part)))  # the paper's
+    return sorted(planned, key=lambda p: order.index(p.row.dataset) if p.row.dataset in order else len(order))
 
 
 def carry_out(part: str, request: Request, settings: Sequence[str] = (), metrics: Sequence[str] = ()) -> Study:
@@ -172,8 +179,11 @@ def carry_out(part: str, request: Request, settings: Sequence[str] = (), metrics
     return Study(part, rows, _lines(rows, published, names), outcomes)
 
 
-def results_csv(study: Study) -> str:
-    """Our finished rows, in percent, with sample standard deviations; only on the authors' clients."""
+def results_csv(study: Study, request: Request) -> str | None:
+    """Our finished rows, in percent, with sample standard deviations; only on the authors' clients.
+
+    None if there are none, or only quick ones: a file of real results must not be overwritten by them.
+    """
     names = [name for name in study.rows[0].labels if name not in ("algorithm", "backbone")] if study.rows else []
     columns = ["dataset", "algorithm", "backbone", "metric", "mean", "std", "seeds", "settings", *names]
     rows = [
@@ -183,7 +193,7 @@ def results_csv(study: Study) -> str:
         for line in study.lines
         if line.ours is not None and line.split in (AUTHORS, "")
     ]
-    return to_csv(columns, rows)
+    return to_csv(columns, rows) if rows and not request.quick else None
 
 
 def result_sheets(title: str, study: Study, request: Request) -> list[Sheet]:

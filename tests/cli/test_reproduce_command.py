@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedspray.cli.main import run_command
+from fedspray.cli.reproduce import NAMES
+from fedspray.reproduce.parts import PARTS
+
+STUDY = """
+dataset = "banks"
+nodes = 200
+rounds = 2
+seeds = 2
+
+[compare]
+algorithms = ["local", "fedspray"]
+backbones = ["gcn"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "table2-banks.toml").write_text(STUDY)
+    return tmp_path
+
+
+def test_the_names_are_those_of_the_parts() -> None:
+    assert set(NAMES) == {*PARTS, "all"}
+
+
+def test_a_table_is_printed_and_written(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "table2", "--experiments", "mine", "--jobs", "1", "--out", "results"]
+    assert run_command([*arguments, "--stored"]) == 0
+    assert "0 of 4 cells are finished. Then: fedspray reproduce table2 --dataset banks" in capsys.readouterr().err
+    assert not Path("results/table2.csv").exists()
+    assert run_command(arguments) == 0
+    assert "difference" in capsys.readouterr().out
+    assert len(Path("results/table2.csv").read_text().splitlines()) == 5
+    assert "## Table 2" in Path("results/table2.md").read_text()
+    assert run_command([*arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    assert [part["part"] for part in summary["parts"]] == ["table2"]
+    assert summary["files"] == ["table2.md", "table2-published.csv", "table2.csv"]
+    assert "4 of 4 cells are finished already" in captured.err
+
+
+@pytest.mark.data
+def test_what_needs_no_training_works_with_pubmed_alone(
+    capsys: pytest.CaptureFixture[str], real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "PubMed").symlink_to(real_data / "PubMed")
+    monkeypatch.setenv("FEDSPRAY_DATA", str(tmp_path / "data"))
+    arguments = [
+        "reproduce",
+        "table1",
+        "table4",
+        "proposition1",
+        "--quick",
+        "--dataset",
+        "pubmed",
+        "--dataset",
+        "banks",
+    ]
+    assert run_command(arguments) == 0
+    out = Path("studies/reproduce")
+    assert (out / "proposition1.png").exists()
+    captured = capsys.readouterr()
+    assert "by Louvain, which are not the authors'" in captured.out
+    assert "belong into partitions/PubMed. Then: fedspray reproduce table1 --dataset pubmed" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["table9"], "unknown part 'table9': choose one of all, auc, cost"),
+        (["table2", "--dataset", "pubmet"], "unknown data set 'pubmet': choose one of"),
+        (["table2", "--partitions", "nowhere"], "--partitions nowhere is not a folder, but one with"),
+        (["table2", "--experiments", "nowhere"], "--experiments nowhere is not a folder, but one with"),
+        (["table3", "--experiments", "mine"], "mine holds no file table3-*.toml, but table3 is made of such studies"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_writes_nothing(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["reproduce", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sentence}")
+    assert not Path("studies").exists()

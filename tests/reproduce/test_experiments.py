@@ -1,0 +1,95 @@
+"""The studies in `experiments` and the published figures fit together."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedspray import datasets
+from fedspray.reproduce.published import read_rows, results
+from fedspray.reproduce.trained import experiments_folder
+from fedspray.runs.experiment import Experiment
+from fedspray.studies.plan import Plan
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "experiments").glob("*.toml"))
+TRAINED = ("figure2", "table2", "figure-lambda", "figure-dim", "table3", "table5", "noise", "gat", "auc")
+
+
+def plan_of(file: Path) -> Plan:
+    return Plan.from_values(Experiment.read_values(file), file.name)
+
+
+def test_the_package_brings_the_same_files() -> None:
+    assert sorted(file.name for file in experiments_folder().glob("*.toml")) == [file.name for file in FILES]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_study_is_a_plan_on_the_data_set_of_its_name(file: Path) -> None:
+    plan = plan_of(file)
+    (dataset,) = plan.datasets
+    assert file.stem.endswith(f"-{dataset}")
+    assert dataset in datasets.names()
+    assert plan.datasets[dataset].partition_dir == f"partitions/{read_folder(dataset)}"
+
+
+def read_folder(dataset: str) -> str:
+    return {"pubmed": "PubMed", "physics": "Physics", "wikics": "WikiCS", "flickr": "Flickr"}[dataset]
+
+
+@pytest.mark.parametrize("part", TRAINED)
+def test_every_published_row_has_a_study(part: str) -> None:
+    rows = [row for file in FILES if file.name.startswith(f"{part}-") for row in plan_of(file).rows()]
+    for published in results(part):
+        fits = [
+            row
+            for row in rows
+            if (row.dataset, row.run.algorithm, row.backbone)
+            == (published.dataset, published.algorithm, published.backbone)
+            and all(row.settings[name] == value for name, value in published.settings.items())
+        ]
+        assert len(fits) == 1, published
+
+
+@pytest.mark.parametrize("part", TRAINED)
+def test_reported_rows_are_the_papers_in_length(part: str) -> None:
+    for file in FILES:
+        if file.name.startswith(f"{part}-"):
+            plan = plan_of(file)
+            assert plan.seeds == (0, 1, 2, 3, 4)
+            assert {row.settings["rounds"] for row in plan.rows()} == {300}
+
+
+@pytest.mark.parametrize("dataset", ["pubmed", "physics", "wikics", "flickr"])
+def test_table_2_shares_step_size_decay_and_start_per_backbone(dataset: str) -> None:
+    rows = plan_of(ROOT / "experiments" / f"table2-{dataset}.toml").rows()
+    assert len(rows) == 24
+    for backbone in ("gcn", "sgc", "sage"):
+        for name in ("lr", "weight_decay", "init", "hidden", "local_epochs"):
+            assert len({row.settings[name] for row in rows if row.backbone == backbone}) == 1, name
+
+
+@pytest.mark.parametrize("dataset", ["pubmed", "physics", "wikics", "flickr"])
+def test_searches_are_fair_and_on_other_seeds(dataset: str) -> None:
+    search = plan_of(ROOT / "experiments" / f"tune-{dataset}.toml").tune
+    assert search is not None
+    assert min(search.seeds) >= 100
+    assert {len(search.points(method)) for method in search.grid} == {6}
+    shared = tomllib.loads((ROOT / "experiments" / f"tune-{dataset}.toml").read_text())["compare"]["set"]
+    reported = tomllib.loads((ROOT / "experiments" / f"table2-{dataset}.toml").read_text())["compare"]["set"]
+    assert shared["sgc"] == reported["sgc"]
+
+
+def test_published_files_have_the_paper_in_full() -> None:
+    assert len(results("table2")) == 4 * 7 * 3 * 2
+    assert {row.std is not None for row in results("table2")} == {True}
+    assert len(read_rows("table1")) == 7
+    assert [row["dataset"] for row in read_rows("table4")] == ["pubmed", "wikics", "physics", "flickr"]
+    (fedspray,) = [
+        r
+        for r in results("table2")
+        if (r.dataset, r.algorithm, r.backbone, r.metric) == ("pubmed", "fedspray", "gcn", "minority")
+    ]
+    assert (fedspray.mean, fedspray.std) == (62.12, 2.73)
