@@ -100,6 +100,9 @@ def reproduce(
     made, files = [], []
     for name in chosen:
         result = PARTS[name](request)
+        if not result.lines:
+            output.note(f"{name} has no rows on {', '.join(request.datasets)}")
+            continue
         for sheet in result.sheets if not as_json else ():
             output.show(sheet.to_rich())
         for sentence in result.findings if not as_json else ():

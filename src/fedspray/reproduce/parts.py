@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, stdev
 
 from fedspray.report.sheets import Sheet
 from fedspray.report.sweeps import sweep_figure
@@ -26,7 +26,7 @@ Part = Callable[[Request], PartResult]
 def table2(request: Request) -> PartResult:
     """All methods with all backbones on all data sets."""
     study = carry_out("table2", request)
-    findings = _fedspray_findings(study) + _best_on_minority(study) + _plus_findings(study)
+    findings = [] if request.quick else _fedspray_findings(study) + _best_on_minority(study) + _plus_findings(study)
     return _result("table2", "Table 2: accuracy of all methods", f"{PAPER}, Table 2", study, request, findings)
 
 
@@ -35,7 +35,7 @@ def table3(request: Request) -> PartResult:
     study = carry_out("table3", request)
     findings = []
     for line in study.lines:
-        if line.labels["algorithm"] != "fedspray":
+        if line.labels["algorithm"] != "fedspray" or request.quick:
             continue
         place = (line.dataset, line.quantity)
         other = next(o for o in study.lines if o is not line and (o.dataset, o.quantity) == place)
@@ -111,7 +111,8 @@ def figure2(request: Request) -> PartResult:
             labels[b]: ([fmean(v) for v in clients[b].values()], [_deviation(v) for v in clients[b].values()])
             for b in ("mlp", "gcn")
         }
-        figure = pictures.bars_figure("PubMed, FedAvg: minority nodes of each client", names, bars)
+        title = f"PubMed, FedAvg: minority nodes of each client, {_length(by_backbone['gcn'])}"
+        figure = pictures.bars_figure(title, names, bars)
         drawn["figure2.png"] = pictures.to_png(figure)
     return PartResult(
         name="figure2",
@@ -222,7 +223,9 @@ def _sweep_picture(study: Study, setting: str) -> bytes | None:
         rows.append(row)
     if len({row["value"] for row in rows}) < 2:
         return None
-    return pictures.to_png(sweep_figure({"setting": setting, "metrics": ["overall", "minority"], "rows": rows}))
+    figure = sweep_figure({"setting": setting, "metrics": ["overall", "minority"], "rows": rows})
+    figure.suptitle(f"{figure.get_suptitle()}, {rows[0]['settings']['rounds']} rounds", fontsize=12)
+    return pictures.to_png(figure)
 
 
 def _fedspray_findings(study: Study) -> list[str]:
@@ -324,9 +327,12 @@ def _client_lines(trained: Trained, clients: Mapping[str, Sequence[float]]) -> l
     ]
 
 
-def _deviation(values: Sequence[float]) -> float:
-    from statistics import stdev
+def _length(trained: Trained) -> str:
+    seeds = len(trained.entry.results) if trained.entry else 0
+    return f"{trained.planned.row.settings['rounds']} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
 
+
+def _deviation(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
