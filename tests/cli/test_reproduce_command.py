@@ -76,6 +76,12 @@ def test_what_needs_no_training_works_with_pubmed_alone(
     assert "belong into partitions/PubMed. Then: fedspray reproduce table1 --dataset pubmed" in captured.err
 
 
+def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["reproduce", "table1", "--dataset", "cora"]) == 0
+    assert "table1 has no rows on cora" in capsys.readouterr().err
+    assert not Path("studies").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

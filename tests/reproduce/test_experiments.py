@@ -71,6 +71,23 @@ def test_table_2_shares_step_size_decay_and_start_per_backbone(dataset: str) -> 
             assert len({row.settings[name] for row in rows if row.backbone == backbone}) == 1, name
 
 
+@pytest.mark.parametrize("part", ["figure2", "figure-lambda", "figure-dim", "table3", "table5", "noise", "auc"])
+def test_other_parts_have_the_settings_of_table_2(part: str) -> None:
+    """But for what they are about: whoever changes a setting of a row of Table 2 changes it there too."""
+    varied = {"distill_weight", "proxy_dim", "use_proxies", "local_epochs", "proxy_noise"}
+    for file in FILES:
+        if not file.name.startswith(f"{part}-"):
+            continue
+        for row in plan_of(file).rows():
+            name = "fedspray" if row.run.algorithm == "fedspray-no-proxies" else row.run.algorithm
+            table = plan_of(ROOT / "experiments" / f"table2-{row.dataset}.toml").rows()
+            same = [r for r in table if (r.method, r.backbone) == (name, row.backbone)]
+            for reported in same:
+                about = {k for k in varied if part != "table3" or k == "use_proxies"}
+                pairs = {k: (v, reported.settings[k]) for k, v in row.settings.items() if k not in about}
+                assert {k: pair for k, pair in pairs.items() if pair[0] != pair[1]} == {}, file.name
+
+
 @pytest.mark.parametrize("dataset", ["pubmed", "physics", "wikics", "flickr"])
 def test_searches_are_fair_and_on_other_seeds(dataset: str) -> None:
     search = plan_of(ROOT / "experiments" / f"tune-{dataset}.toml").tune

@@ -12,6 +12,7 @@ from fedspray.cli import options, study
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
+    from fedspray.reproduce.lines import PartResult
     from fedspray.studies.cells import Cell
     from fedspray.studies.grid import Outcome
 
@@ -73,7 +74,7 @@ def reproduce(
 ) -> None:
     """Make tables and figures of the paper again: published, ours, difference."""
     from fedspray.errors import unknown
-    from fedspray.report.files import write_file
+    from fedspray.report.files import check_target, write_file
     from fedspray.reproduce.access import Access
     from fedspray.reproduce.parts import PARTS
     from fedspray.reproduce.trained import Request, experiments_folder
@@ -84,6 +85,7 @@ def reproduce(
     if wrong is not None:
         raise unknown("part", wrong, NAMES)
     _check_datasets(dataset or [])
+    check_target(out / "parts.md", [".md"], "--out")
     chosen = list(PARTS) if "all" in parts else [name for name in PARTS if name in parts]
     work = study.Work(output, cells, jobs, threads, backend, cluster)
 
@@ -100,12 +102,10 @@ def reproduce(
     made, files = [], []
     for name in chosen:
         result = PARTS[name](request)
-        for sheet in result.sheets if not as_json else ():
-            output.show(sheet.to_rich())
-        for sentence in result.findings if not as_json else ():
-            output.show(f"• {sentence}")
-        for entry in result.missing:
-            output.note(f"{name}, {entry.dataset}: {entry.reason} Then: {entry.command}")
+        if not result.lines:
+            output.note(f"{name} has no rows on {', '.join(request.datasets)}")
+            continue
+        _show(output, result)
         for file, content in result.files().items():
             write_file(out / file, content)
             files.append(file)
@@ -114,6 +114,19 @@ def reproduce(
     output.note(f"wrote {', '.join(files)} to {out}")
     output.result(summary)
     study.finish([outcome for result in made for outcome in result.outcomes])
+
+
+def _show(output: Output, result: PartResult) -> None:
+    """Tables and findings on standard output, what is missing on standard error."""
+    from rich.text import Text
+
+    if not output.as_json:
+        for sheet in result.sheets:
+            output.show(sheet.to_rich())
+        for sentence in result.findings:
+            output.show(Text(f"• {sentence}"))
+    for entry in result.missing:
+        output.note(f"{result.name}, {entry.dataset}: {entry.reason} Then: {entry.command}")
 
 
 def _check_datasets(names: Sequence[str]) -> None:

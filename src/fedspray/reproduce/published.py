@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 PAPER = "Fu et al., Federated Graph Learning with Structure Proxy Alignment, KDD 2024"
-ANSWERS = "the public answers of the authors of that paper to its reviewers"
+ANSWERS = "public answers of the authors of FedSpray (Fu et al., KDD 2024) to the reviewers of their paper"
 
 _NAMES = ("dataset", "algorithm", "backbone", "metric", "mean", "std")
 

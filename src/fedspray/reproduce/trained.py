@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspray.errors import InputError
-from fedspray.report.sheets import Sheet, to_csv
-from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found
+from fedspray.reproduce.access import LOUVAIN, Access, Found
 from fedspray.reproduce.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, Line, Missing
 from fedspray.reproduce.published import PublishedRow, results
 from fedspray.runs.experiment import Experiment
@@ -177,47 +176,6 @@ def carry_out(part: str, request: Request, settings: Sequence[str] = (), metrics
     published = results(part)
     names = list(metrics) or list(dict.fromkeys(row.metric for row in published))
     return Study(part, rows, _lines(rows, published, names), outcomes)
-
-
-def results_csv(study: Study, request: Request) -> str | None:
-    """Our finished rows, in percent, with sample standard deviations; only on the authors' clients.
-
-    None if there are none, or only quick ones: a file of real results must not be overwritten by them.
-    """
-    names = [name for name in study.rows[0].labels if name not in ("algorithm", "backbone")] if study.rows else []
-    columns = ["dataset", "algorithm", "backbone", "metric", "mean", "std", "seeds", "settings", *names]
-    rows = [
-        [line.dataset, line.labels["algorithm"], line.labels["backbone"], line.quantity]
-        + [f"{line.ours:.4f}", None if line.ours_std is None else f"{line.ours_std:.4f}", line.seeds, line.settings]
-        + [line.labels[name] for name in names]
-        for line in study.lines
-        if line.ours is not None and line.split in (AUTHORS, "")
-    ]
-    return to_csv(columns, rows) if rows and not request.quick else None
-
-
-def result_sheets(title: str, study: Study, request: Request) -> list[Sheet]:
-    """For each data set and metric: published, ours and difference; notes under the last."""
-    groups: dict[tuple[str, str], list[Line]] = {}
-    for line in study.lines:
-        groups.setdefault((line.dataset, line.quantity), []).append(line)
-    ordered = sorted(groups, key=lambda place: [dataset for dataset, _ in groups].index(place[0]))
-    return [
-        _sheet(f"{title}: {dataset}, {metric}, in %", groups[dataset, metric], last * study.notes(request))
-        for (dataset, metric), last in ((place, place == ordered[-1]) for place in ordered)
-    ]
-
-
-def _sheet(title: str, lines: Sequence[Line], note: str) -> Sheet:
-    names = list(lines[0].labels)
-    names.sort(key=lambda name: name != "backbone")  # tables are read by backbone
-    rows = [
-        [*(f"{line.labels[name]}" for name in names), *line.texts(), "" if line.seeds is None else str(line.seeds)]
-        for line in lines
-    ]
-    sections = [i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0]]
-    columns = [*names, "published", "ours", "difference", "seeds"]
-    return Sheet(title, columns, rows, sections=sections, num_labels=len(names), note=note)
 
 
 def _planned(row: Row, seeds: tuple[int, ...], file: str, request: Request) -> Planned:

@@ -1,0 +1,98 @@
+"""Figure 2: MLP against GNN on minority nodes of each client, both under FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+from fedspray.report.sheets import Sheet
+from fedspray.reproduce import pictures
+from fedspray.reproduce.lines import Line, PartResult, shown, signed
+from fedspray.reproduce.published import PAPER
+from fedspray.reproduce.tables import result_sheets, results_csv
+from fedspray.reproduce.trained import Request, Trained, carry_out
+
+
+def figure2(request: Request) -> PartResult:
+    """MLP against GNN on minority nodes of each client, both under FedAvg."""
+    study = carry_out("figure2", request)
+    lines, sheets = list(study.lines), result_sheets("Figure 2", study, request)
+    findings: list[str] = []
+    drawn: dict[str, bytes] = {}
+    by_backbone = {t.labels["backbone"]: t for t in study.rows if t.entry is not None and t.entry.results}
+    if {"mlp", "gcn"} <= set(by_backbone):
+        clients = {name: _minority_by_client(trained) for name, trained in by_backbone.items()}
+        lines += [line for name, trained in by_backbone.items() for line in _client_lines(trained, clients[name])]
+        names = list(clients["mlp"])
+        rows = [[c, *(_mean_std(clients[b][c]) for b in ("mlp", "gcn")), _gap(clients, c)] for c in names]
+        title = "Figure 2: minority accuracy of each client in %"
+        columns = ["client", "MLP", "GNN (gcn)", "MLP − GNN"]
+        sheets.append(Sheet(title, columns, rows))
+        ahead = sum(fmean(clients["mlp"][c]) > fmean(clients["gcn"][c]) for c in names)
+        findings.append(
+            f"The MLP is better on minority nodes in {ahead} of {len(names)} clients; the paper's figure says all 7."
+        )
+        labels = {"mlp": "MLP", "gcn": "GNN (GCN)"}
+        bars = {
+            labels[b]: ([fmean(v) for v in clients[b].values()], [_deviation(v) for v in clients[b].values()])
+            for b in ("mlp", "gcn")
+        }
+        title = f"PubMed, FedAvg: minority nodes of each client, {_length(by_backbone['gcn'])}"
+        figure = pictures.bars_figure(title, names, bars)
+        drawn["figure2.png"] = pictures.to_png(figure)
+    return PartResult(
+        name="figure2",
+        title="Figure 2: MLP and GNN on minority nodes",
+        source=f"{PAPER}, Figure 2; the bars have no printed numbers",
+        lines=lines,
+        sheets=sheets,
+        findings=findings,
+        missing=study.missing(request),
+        pictures=drawn,
+        results_csv=results_csv(study, request),
+        outcomes=study.outcomes,
+    )
+
+
+def _minority_by_client(trained: Trained) -> dict[str, list[float]]:
+    """By client: minority accuracy of each seed in percent."""
+    found: dict[str, list[float]] = {}
+    if trained.entry is not None:
+        for result in trained.entry.results.values():
+            for name, client in result.metrics["clients"].items():
+                if client["minority"] is not None:
+                    found.setdefault(name, []).append(100 * client["minority"])
+    return found
+
+
+def _client_lines(trained: Trained, clients: Mapping[str, Sequence[float]]) -> list[Line]:
+    return [
+        Line(
+            dataset=trained.planned.row.dataset,
+            labels={**trained.labels, "client": name},
+            quantity="minority",
+            ours=fmean(values),
+            ours_std=_deviation(values) if len(values) > 1 else None,
+            seeds=len(values),
+            split=trained.planned.found.split if trained.planned.found else "",
+            settings=trained.planned.file,
+        )
+        for name, values in clients.items()
+    ]
+
+
+def _length(trained: Trained) -> str:
+    seeds = len(trained.entry.results) if trained.entry else 0
+    return f"{trained.planned.row.settings['rounds']} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def _mean_std(values: Sequence[float]) -> str:
+    return shown(fmean(values), _deviation(values) if len(values) > 1 else None, 2)
+
+
+def _gap(clients: Mapping[str, Mapping[str, Sequence[float]]], client: str) -> str:
+    return signed(fmean(clients["mlp"][client]) - fmean(clients["gcn"][client]), 2)
