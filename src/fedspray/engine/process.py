@@ -1,9 +1,10 @@
-"""Settings of the process that training runs in. They change its speed, not what it computes."""
+"""Settings of the process that training runs in, for speed."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -14,18 +15,29 @@ _GIB = 1 << 30
 
 @cache
 def prepare_process() -> None:
-    """Makes this process ready for training; further calls do nothing.
+    """Keeps freed memory for the next step; further calls do nothing.
 
-    - Numbers below 1e-38 count as 0. Late in a run many moments and gradients get that small, and a CPU
-      handles them in microcode: FedAvg on Physics slowed down by half.
-    - Freed memory is kept for the next step. By default every large tensor is returned to the system and
-      fetched again, page by page.
+    By default every large tensor is returned to the system and fetched again, page by page.
     """
-    torch.set_flush_denormal(True)
     with contextlib.suppress(AttributeError, OSError):  # there is no mallopt outside glibc
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_THRESHOLD, _GIB)
         library.mallopt(_M_TRIM_THRESHOLD, 2 * _GIB - 1)
+
+
+@contextlib.contextmanager
+def tiny_numbers_are_zero() -> Iterator[None]:
+    """Numbers below 1e-38 count as 0 inside the block.
+
+    Late in a run many moments and gradients get that small, and a CPU handles them in microcode: FedAvg on Physics
+    slowed down by half.
+    """
+    before = bool(torch.tensor([1e-45]).mul(1) == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def release_memory() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.engine.process import prepare_process
+from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
 from fedspray.engine.sampling import update_on_sample
 from fedspray.evaluation.counting import Counter
 from fedspray.nn import tree
@@ -99,6 +99,10 @@ class Worker:
 
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
+        with tiny_numbers_are_zero():
+            return self._handle(request, message)
+
+    def _handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         last_known = request.round_index - 1 if request.from_round is None else request.from_round
         before = self.memory_at(last_known)
         # A report trains nothing: the end of the last round stays, should the server fail and ask for both again.
