@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +114,7 @@ def local(
     from fedspray.deploy.local import RUN, LocalFederation
 
     here = LocalFederation(out, federation, run_settings, grace=grace, threads=threads)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends this command, its processes end too
     with _live(output, here.project, RUN) as (tell, tend):
         summary: dict[str, Any] = here.run(tell, tend)
     store.write_json(out / "result.json", summary)

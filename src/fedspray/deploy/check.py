@@ -32,7 +32,7 @@ def check_site(site: Site) -> dict[str, Any]:
     address = _check_kit(site)
     card = certificates.describe(site.folder)
     if card["name"] != site.name:
-        raise InputError(f"the certificate is for {card['name']!r}, but this kit is {site.name!r}'s")
+        raise InputError(f"the certificate is for {card['name']!r}, but this kit is for {site.name!r}")
     agreement = site.agreement()
     client = site.client(agreement, agreement.settings.seeds[0])
     counts = np.bincount(client.graph.labels[client.graph.labelled], minlength=client.graph.num_classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -45,7 +46,11 @@ def init_project(
     project = Project(folder, address, grace)
     own_keys = _requests(requests, agreement)
     store.new_folder(folder)
-    make_kits(folder, agreement, address, organisations=organisations, requests=own_keys, valid_days=valid_days)
+    try:
+        make_kits(folder, agreement, address, organisations=organisations, requests=own_keys, valid_days=valid_days)
+    except BaseException:
+        shutil.rmtree(folder)  # nothing half-made is left behind
+        raise
     (folder / "ca").chmod(0o700)
     (folder / "kits").chmod(0o700)
     (folder / "runs").mkdir()

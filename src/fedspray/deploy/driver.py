@@ -76,11 +76,13 @@ class Driver:
             raise InputError(
                 f"{self._folder} is driven by process {holder(self._folder / 'driver.lock')} already"
             ) from None
+        # A run that stopped before is tried again: that is why somebody came back to it.
+        stopped = self._job() if read_progress(self._folder).get("state") == "stopped" else None
         try:
             while not (self._folder / "result.json").exists():
                 self._tend()
                 try:
-                    self._step()
+                    self._step(stopped)
                 except Unreachable:
                     self._hang_up()
                     self._say(f"the server does not answer at {self._project.address}")
@@ -90,10 +92,11 @@ class Driver:
             self._hang_up()
             lock.release()
 
-    def _step(self) -> None:
+    def _step(self, stopped_before: str | None) -> None:
         progress = read_progress(self._folder)
         job = self._job()
-        if job is not None and progress.get("job") == job and progress["state"] == "stopped":
+        is_news = job is not None and progress.get("job") == job != stopped_before
+        if is_news and progress["state"] == "stopped":
             raise RunStopped(progress["reason"])
         if holder(self._folder / "lock") is not None:
             self._alive = time.monotonic()

@@ -59,5 +59,5 @@ class SiteExecutor(Executor):  # type: ignore[misc]
         site = Site.open(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
         identity = fl_ctx.get_identity_name()
         if identity != site.name:
-            raise InputError(f"this kit is {identity!r}'s, but its site.json says {site.name!r}")
+            raise InputError(f"this kit is for {identity!r}, but its site.json says {site.name!r}")
         return SiteRun(site, self._run_name, self._fingerprint)

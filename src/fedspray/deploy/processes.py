@@ -21,7 +21,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 def command(kit: Path) -> list[str]:
     """What runs a kit: NVFlare's server or client, without its shell scripts."""
-    root = kit.absolute()
+    root = kit.resolve()
     if (root / "startup" / "fed_server.json").is_file():
         module, config, who = "server.server_train", "fed_server.json", ["org=coordinator"]
     elif (root / "startup" / "fed_client.json").is_file():
@@ -69,7 +69,7 @@ def running(kit: Path) -> int | None:
     _hear_of_ends()
     try:
         process = psutil.Process(int((kit / PID_FILE).read_text()))
-        ours = str(kit.absolute()) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+        ours = str(kit.resolve()) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
     except (FileNotFoundError, ValueError, psutil.Error):
         return None
     return process.pid if ours else None

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedspray.cli.main import run_command
+
+INIT = ["--site", "north", "--site", "south", "--host", "localhost", "--features", "5", "--classes", "2"]
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
+    assert run_command([str(argument) for argument in arguments]) == code
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "command", [["deploy", "start", "x"], ["site", "check", "x"], ["deploy", "local", "--out", "x"]]
+)
+def test_without_the_extra(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: Any = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nvflare" else found(name))
+    assert "pip install 'fedspray[deploy]'" in complaint(capsys, *command)
+
+
+def test_nothing_heavy_is_imported_until_it_is_used() -> None:
+    code = "import sys; from fedspray.cli.main import run_command; run_command(['deploy', '--help']); "
+    code += "print([name for name in ('nvflare', 'torch', 'psutil', 'cryptography') if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "[]"
+
+
+class TestWithTheExtra:
+    @pytest.fixture(autouse=True)
+    def installed(self) -> None:
+        pytest.importorskip("nvflare")
+
+    def test_what_is_missing_is_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for flag in ("--site", "--host", "--features", "--classes"):
+            kept = [INIT[i : i + 2] for i in range(0, len(INIT), 2) if INIT[i] != flag]
+            said = complaint(capsys, "deploy", "init", tmp_path / "new", *(part for pair in kept for part in pair))
+            assert f"{flag} is missing" in said
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize(
+        ("more", "sentence"),
+        [
+            (["--algorithm", "fedspry"], "unknown algorithm 'fedspry'"),
+            (["--algorithm", "mypkg.mod:Own"], "code from outside"),
+            (["--rounds", "0"], "rounds is 0"),
+            (["--grace", "-1"], "the grace time is -1.0 seconds"),
+            (["--set", "colour=red"], "unknown setting 'colour'"),
+            (["--site", "no/where"], "is not a site name"),
+            (["--csr", "nowhere"], "holds no file SITE.csr"),
+        ],
+    )
+    def test_bad_input_leaves_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], sentence: str
+    ) -> None:
+        assert sentence in complaint(capsys, "deploy", "init", tmp_path / "new", *INIT, *more)
+        assert not (tmp_path / "new").exists()
+
+    def test_a_host_that_is_no_host(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        flags = [part if part != "localhost" else "no host" for part in INIT]
+        assert "the kits cannot be made" in complaint(capsys, "deploy", "init", tmp_path / "new", *flags)
+        assert not (tmp_path / "new").exists()
+
+    def test_folders_that_are_something_else(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for command in ("start", "run", "status", "stop", "amend"):
+            assert "is not a project" in complaint(capsys, "deploy", command, tmp_path)
+        for command in ("check", "start", "status", "ledger", "stop"):
+            assert "is not a site's start-up kit" in complaint(capsys, "site", command, tmp_path)
+
+    def test_a_project_that_does_not_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        assert "exists already and is not empty" in complaint(capsys, "deploy", "init", project, *INIT)
+        assert "the server is not running: fedspray deploy start" in complaint(capsys, "deploy", "run", project)
+        assert "north has no data yet" in complaint(capsys, "site", "start", project / "kits" / "north")
+        assert run_command(["deploy", "stop", str(project)]) == 0
+        assert run_command(["deploy", "status", str(project)]) == 0
+        assert "site north: not connected" in capsys.readouterr().out
+
+    def test_a_new_agreement_is_taken_on_by_hand(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        assert run_command(["deploy", "amend", str(project), "--algorithm", "fedavg"]) == 0
+        kit, file = project / "kits" / "north", project / "agreement.json"
+        assert run_command(["site", "agree", str(kit), str(file), "--yes"]) == 0
+        assert "run.algorithm: 'fedspray' → 'fedavg'" in capsys.readouterr().out
+        assert file.read_text() == (kit / "local" / "agreement.json").read_text()
+        assert file.read_text() == (project / "kits" / "server" / "local" / "agreement.json").read_text()

@@ -1,0 +1,217 @@
+"""Kits as the sites get them: hardened, complete, and checked before they are used."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from toys import ragged_federation
+
+from fedspray.data.federation import Federation
+from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.certificates import make_request
+from fedspray.deploy.check import check_site
+from fedspray.deploy.coordinator import begin_run, init_project, last_run, schema
+from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, write_job
+from fedspray.deploy.project import Project
+from fedspray.deploy.site import Site
+from fedspray.errors import InputError
+from fedspray.runs.settings import RunSettings
+
+SITES = ("client_00", "client_01", "client_02")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Federation]:
+    """A project of three sites, of which the last made its own key, and their data."""
+    folder = tmp_path_factory.mktemp("project")
+    federation = ragged_federation()
+    federation.save(folder / "data")
+    (folder / "requests").mkdir()
+    make_request(folder / "keys", "client_02").rename(folder / "requests" / "client_02.csr")
+    agreement = Agreement.between("toy", SITES, federation.task, RunSettings(values={"rounds": 2}))
+    parcels = init_project(
+        folder / "toy",
+        agreement,
+        Address("localhost", 1),
+        grace=5.0,
+        organisations={},
+        requests=folder / "requests",
+        valid_days=30,
+    )
+    assert [path.name for path in parcels] == [f"{site}.zip" for site in SITES]
+    assert list(parcels.values()) == [False, False, True]
+    return folder, federation
+
+
+@pytest.fixture
+def unpacked(made: tuple[Path, Federation], tmp_path: Path) -> Path:
+    for site in SITES:
+        with zipfile.ZipFile(made[0] / "toy" / "zips" / f"{site}.zip") as archive:
+            archive.extractall(tmp_path)
+    return tmp_path
+
+
+def open_site(unpacked: Path, name: str, made: tuple[Path, Federation]) -> Site:
+    return replace(Site.open(unpacked / f"toy-{name}"), data=made[0] / "data" / "clients" / name)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_a_kit_allows_one_class_and_three_rights(made: tuple[Path, Federation], unpacked: Path) -> None:
+    local = unpacked / "toy-client_00" / "local"
+    resources = read(local / "resources.json")
+    assert resources["class_allow_list"] == [EXECUTOR]
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["allow_log_streaming"] is False
+    assert "site_log_streamer" not in {part["id"] for part in resources["components"]}
+    rights = read(local / "authorization.json")["permissions"]
+    assert set(rights) == {"project_admin"}
+    granted = {right for right, to in rights["project_admin"].items() if to != "none"}
+    assert granted == {"submit_job", "manage_job", "view"}
+    assert not list((unpacked / "toy-client_00").rglob("*.sh"))
+    server = made[0] / "toy" / "kits" / "server" / "local"
+    assert read(server / "resources.json")["class_allow_list"] == [CONTROLLER]
+    assert "/tmp/nvflare" not in (server / "resources.json").read_text()
+    assert read(server / "authorization.json")["permissions"]["project_admin"]["byoc"] == "none"
+
+
+def test_secrets_are_for_their_owner_alone(made: tuple[Path, Federation], unpacked: Path) -> None:
+    project = made[0] / "toy"
+    for secret in (project / "ca", project / "kits", *(project / "zips").iterdir()):
+        assert secret.stat().st_mode & 0o077 == 0, secret
+    assert (unpacked / "toy-client_00" / "startup" / "client.key").exists()
+    assert not (unpacked / "toy-client_02" / "startup" / "client.key").exists()
+    assert "client_02" not in json.dumps(read(project / "ca" / "fedspray" / "state" / "cert.json"))
+
+
+def test_a_job_is_json_that_names_a_run_and_an_agreement(made: tuple[Path, Federation], tmp_path: Path) -> None:
+    agreement = Project.open(made[0] / "toy").agreement()
+    write_job(tmp_path, "first", agreement, 5.0, 2)
+    files = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
+    assert files == ["app/config/config_fed_client.json", "app/config/config_fed_server.json", "meta.json"]
+    client = read(tmp_path / "app" / "config" / "config_fed_client.json")
+    named = {"run": "first", "agreement": agreement.fingerprint()}
+    assert client["executors"] == [{"tasks": ["round"], "executor": {"path": EXECUTOR, "args": named}}]
+
+
+def test_a_good_site_is_found_good(made: tuple[Path, Federation], unpacked: Path) -> None:
+    found = check_site(open_site(unpacked, "client_01", made))
+    assert found["site"] == found["certificate"]["name"] == "client_01"
+    assert found["nodes"] == 14
+    assert sum(found["label_counts"]) == 14
+    assert 28 <= found["certificate"]["days_left"] <= 30
+    assert found["reachable"] is False
+    assert found["bytes_up_per_round"] > 0
+    assert "num_train" in found["fields_up"]
+    assert not (unpacked / "toy-client_01" / "state").exists(), "a rehearsal leaves nothing"
+    assert not (unpacked / "toy-client_01" / "ledger.jsonl").exists()
+
+
+def test_a_site_with_its_own_key(made: tuple[Path, Federation], unpacked: Path) -> None:
+    site = open_site(unpacked, "client_02", made)
+    with pytest.raises(InputError, match=r"client\.key is missing: put the private key there"):
+        check_site(site)
+    key = site.folder / "startup" / "client.key"
+    key.write_bytes((unpacked / "toy-client_00" / "startup" / "client.key").read_bytes())
+    with pytest.raises(InputError, match="is not the key of"):
+        check_site(site)
+    key.write_bytes((made[0] / "keys" / "client.key").read_bytes())
+    key.chmod(0o644)
+    assert check_site(site)["certificate"]["name"] == "client_02"
+    assert key.stat().st_mode & 0o077 == 0
+
+
+def spoil_certificate(site: Site, unpacked: Path) -> Site:
+    other = unpacked / "toy-client_00" / "startup"
+    for name in ("client.crt", "client.key"):
+        (site.folder / "startup" / name).write_bytes((other / name).read_bytes())
+    return site
+
+
+def spoil_policy(site: Site, unpacked: Path) -> Site:
+    file = site.folder / "local" / "resources.json"
+    file.write_text(file.read_text().replace(f'"{EXECUTOR}"', '"*"'))
+    return site
+
+
+def spoil_kit(site: Site, unpacked: Path) -> Site:
+    (site.folder / "startup" / "rootCA.pem").unlink()
+    return site
+
+
+def other_features(site: Site, unpacked: Path) -> Site:
+    from fedspray.data.graph import Graph
+
+    file = unpacked / "other.npz"
+    Graph.from_arrays([[0.0] * 4] * 3, [[0], [1]], [0, 1, 2]).to_npz(file)
+    return replace(site, data=file)
+
+
+def more_classes(site: Site, unpacked: Path) -> Site:
+    from fedspray.data.graph import Graph
+
+    file = unpacked / "other.npz"
+    Graph.from_arrays([[0.0] * 5] * 3, [[0], [1]], [0, 1, 3]).to_npz(file)
+    return replace(site, data=file)
+
+
+def no_data(site: Site, unpacked: Path) -> Site:
+    return replace(site, data=unpacked / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (spoil_certificate, "the certificate is for 'client_00', but this kit is for 'client_01'"),
+        (spoil_policy, "allows other classes"),
+        (spoil_kit, "rootCA.pem is missing"),
+        (other_features, "4 features per node, but 5 are agreed"),
+        (more_classes, "4 classes, but 3 are agreed"),
+        (no_data, "does not exist"),
+    ],
+)
+def test_what_is_wrong_is_said(made: tuple[Path, Federation], unpacked: Path, spoil: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        check_site(spoil(open_site(unpacked, "client_01", made), unpacked))
+
+
+def test_requests_must_be_for_sites_and_signed(made: tuple[Path, Federation], tmp_path: Path) -> None:
+    make_request(tmp_path / "keys", "client_09").rename(tmp_path / "client_00.csr")
+    agreement = Project.open(made[0] / "toy").agreement()
+    more: dict[str, Any] = {"grace": 5.0, "organisations": {}, "requests": tmp_path, "valid_days": 30}
+    with pytest.raises(InputError, match="asks for a certificate for 'client_09', but must be for 'client_00'"):
+        init_project(tmp_path / "new", agreement, Address("localhost"), **more)
+    (tmp_path / "client_00.csr").rename(tmp_path / "client_09.csr")
+    with pytest.raises(InputError, match="is for no site"):
+        init_project(tmp_path / "other", agreement, Address("localhost"), **more)
+    with pytest.raises(InputError, match="exists already"):
+        make_request(tmp_path / "keys", "client_09")
+
+
+def test_runs_have_names(made: tuple[Path, Federation]) -> None:
+    project = Project.open(made[0] / "toy")
+    with pytest.raises(InputError, match="has no run yet"):
+        last_run(project)
+    assert begin_run(project, "first") == last_run(project) == "first"
+    with pytest.raises(InputError, match="exists already"):
+        begin_run(project, "first")
+    with pytest.raises(InputError, match="not a run name"):
+        begin_run(project, "../first")
+
+
+@pytest.mark.parametrize(("text", "classes"), [("3", None), ("a,b, c", ("a", "b", "c"))])
+def test_schema(text: str, classes: tuple[str, ...] | None) -> None:
+    task = schema(7, text)
+    assert (task.num_features, task.num_classes, task.class_names) == (7, 3, classes)
+    with pytest.raises(InputError, match="at least two names"):
+        schema(7, "a,")

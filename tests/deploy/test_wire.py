@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedspray.deploy.wire import Ask, Malformed, Reply, freeze, thaw
+from fedspray.engine.worker import Request
+
+ASK = Ask(3, Request(2, best_round=1, from_round=1), {"gnn.weight": torch.rand(1, 4, 2), "n": torch.tensor([7])})
+REPLY = Reply({"w": torch.rand(1, 3)}, {"evaluation.loss": torch.rand(1, 3).double()}, True, None, "abc", 0.5, 0.25)
+
+
+def test_what_is_packed_is_unpacked() -> None:
+    head, arrays = ASK.pack()
+    again = Ask.unpack(head, thaw(freeze(arrays)))
+    assert (again.seed, again.request) == (3, ASK.request)
+    assert all(torch.equal(again.message[name], ASK.message[name]) for name in ASK.message)
+    head, arrays = REPLY.pack()
+    back = Reply.unpack(head, thaw(freeze(arrays)))
+    assert (back.trained, back.error, back.model, back.seconds) == (True, None, "abc", 0.5)
+    assert torch.equal(back.uplink["w"], REPLY.uplink["w"])
+    assert back.counts["evaluation.loss"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"trained": 1}, "trained is 1"),
+        ({"error": 5}, "error is 5"),
+        ({"more": 1}, "are needed"),
+    ],
+)
+def test_a_reply_with_odd_fields(change: dict[str, Any], complaint: str) -> None:
+    head, arrays = REPLY.pack()
+    with pytest.raises(Malformed, match=complaint):
+        Reply.unpack({**head, **change}, arrays)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "complaint"),
+    [
+        ({"uplink.w": np.array([[np.nan]], dtype=np.float32)}, "uplink.w is not finite"),
+        ({"uplink.w": np.zeros((2, 3), dtype=np.float32)}, "one client's row"),
+        ({"uplink.w": np.float32(1)}, "not an array of numbers"),
+        ({"uplink.w": np.array([["text"]])}, "not an array of numbers"),
+        ({"uplink.w": np.array([[object()]])}, "not an array of numbers"),
+        ({3: np.zeros((1, 1))}, "not an array of numbers"),
+        ([1, 2], "arrays by name"),
+    ],
+)
+def test_a_reply_with_odd_arrays(arrays: Any, complaint: str) -> None:
+    with pytest.raises(Malformed, match=complaint):
+        Reply.unpack(REPLY.pack()[0], arrays)
+
+
+@pytest.mark.parametrize("frozen", [None, "text", b"", b"no safetensors at all", {"w": np.zeros(1)}])
+def test_what_is_not_arrays_is_refused(frozen: Any) -> None:
+    with pytest.raises(Malformed):
+        thaw(frozen)
+
+
+def test_a_request_with_odd_fields() -> None:
+    head, arrays = ASK.pack()
+    with pytest.raises(Malformed, match="the request has the fields"):
+        Ask.unpack({**head, "request": {"round_index": 1}}, arrays)
