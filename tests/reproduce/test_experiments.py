@@ -96,6 +96,9 @@ def test_searches_are_fair_and_on_other_seeds(dataset: str) -> None:
     assert search is not None
     assert min(search.seeds) >= 100
     assert {len(search.points(method)) for method in search.grid} == {6}
+    defaults = {row.method: row.settings for row in plan_of(ROOT / "experiments" / f"tune-{dataset}.toml").rows()}
+    for method in search.grid:  # on a tie the first point wins
+        assert all(defaults[method][name] == value for name, value in search.points(method)[0].items())
     shared = tomllib.loads((ROOT / "experiments" / f"tune-{dataset}.toml").read_text())["compare"]["set"]
     reported = tomllib.loads((ROOT / "experiments" / f"table2-{dataset}.toml").read_text())["compare"]["set"]
     assert shared["sgc"] == reported["sgc"]
