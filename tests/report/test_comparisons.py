@@ -116,6 +116,17 @@ def test_a_sweep_is_drawn_with_its_band() -> None:
     assert sweep_png(sweep_summary(["mean", "sum"])).startswith(b"\x89PNG")
 
 
+def test_published_figures_of_a_sweep_are_stars_at_their_values() -> None:
+    summary = sweep_summary([0.5, 1.0, 1.5])
+    summary["rows"][1]["published"] = {"overall": 87.02, "minority": None}
+    figure: Any = sweep_figure(summary)
+    overall, minority = figure.axes
+    _, stars = overall.collections  # the band, and these
+    assert stars.get_offsets().tolist() == [[1.0, 87.02]]
+    assert len(minority.collections) == 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1].endswith(", published")
+
+
 def test_a_sweep_as_table_and_csv() -> None:
     summary = sweep_summary([0.5, 1.0])
     sheet = sweep_sheet(summary)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from fedspray import datasets
 from fedspray.reproduce.published import read_rows, results
 from fedspray.reproduce.trained import experiments_folder
 from fedspray.runs.experiment import Experiment
-from fedspray.studies.plan import Plan
+from fedspray.studies.plan import Plan, Row
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
@@ -94,9 +96,41 @@ def test_searches_are_fair_and_on_other_seeds(dataset: str) -> None:
     assert search is not None
     assert min(search.seeds) >= 100
     assert {len(search.points(method)) for method in search.grid} == {6}
+    defaults = {row.method: row.settings for row in plan_of(ROOT / "experiments" / f"tune-{dataset}.toml").rows()}
+    for method in search.grid:  # on a tie the first point wins
+        assert all(defaults[method][name] == value for name, value in search.points(method)[0].items())
     shared = tomllib.loads((ROOT / "experiments" / f"tune-{dataset}.toml").read_text())["compare"]["set"]
     reported = tomllib.loads((ROOT / "experiments" / f"table2-{dataset}.toml").read_text())["compare"]["set"]
     assert shared["sgc"] == reported["sgc"]
+
+
+def unapplied(search: dict[str, Any], rows: list[Row]) -> list[str]:
+    """What a search chose but the rows do not have; FedSpray+ takes what FedSpray gets."""
+    owners = {*search["methods"], *(["fedspray-plus"] if "fedspray" in search["methods"] else [])}
+    everyone = len(search["methods"]) > 1  # shared settings are for all methods
+    places = (search["dataset"], search["backbone"])
+    fits = [r for r in rows if (r.dataset, r.backbone) == places and (everyone or r.method in owners)]
+    return [
+        f"{row.method}, {row.backbone}: {name} is {row.settings[name]!r}, chosen was {value!r}"
+        for row in fits
+        for name, value in search["chosen"].items()
+        if row.settings[name] != value
+    ]
+
+
+def test_what_a_search_chose_is_in_table_2() -> None:
+    for file in sorted((ROOT / "results").glob("tune-*/search.json")):
+        for search in json.loads(file.read_text())["searches"]:
+            rows = plan_of(ROOT / "experiments" / f"table2-{search['dataset']}.toml").rows()
+            assert unapplied(search, rows) == []
+
+
+def test_a_choice_that_was_not_applied_is_noticed() -> None:
+    rows = plan_of(ROOT / "experiments" / "table2-pubmed.toml").rows()
+    search = {"dataset": "pubmed", "backbone": "gcn", "methods": ["fedspray"], "chosen": {"distill_weight": 77.0}}
+    assert [text.split(",")[0] for text in unapplied(search, rows)] == ["fedspray", "fedspray-plus"]
+    shared = {"dataset": "pubmed", "backbone": "sgc", "methods": ["local", "fedavg"], "chosen": {"lr": 77.0}}
+    assert len(unapplied(shared, rows)) == 8
 
 
 def test_published_files_have_the_paper_in_full() -> None:

@@ -99,7 +99,6 @@ def _draw_embeddings(axes: Axes, case: Case, kind: str, title: str, name: str, s
     )
     axes.set_title(f"{title} ({case.name})", loc="left", fontweight="bold", fontsize=10)
     axes.set_xlabel("along μ1 − μ2")
-    axes.set_aspect("equal", adjustable="box")
     tidy(axes)
 
 
