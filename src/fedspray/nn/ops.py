@@ -176,10 +176,13 @@ class _GroupedLinear(torch.autograd.Function):
         result = inputs.new_empty(inputs.shape[0], weight.shape[2])
         if _equal_sizes(ptr):
             torch.bmm(_by_client(inputs, ptr), weight, out=_by_client(result, ptr))
-        else:
-            for k, (start, stop) in enumerate(pairwise(ptr)):
+            return result if bias is None else _add_bias(result, bias, ptr, result)
+        for k, (start, stop) in enumerate(pairwise(ptr)):
+            if bias is None:
                 torch.mm(inputs[start:stop], weight[k], out=result[start:stop])
-        return result if bias is None else _add_bias(result, bias, ptr, result)
+            else:
+                torch.addmm(bias[k], inputs[start:stop], weight[k], out=result[start:stop])
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

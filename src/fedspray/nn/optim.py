@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from fedspray.nn import ops
 from fedspray.nn.tree import Params, per_client, per_column
@@ -83,14 +84,11 @@ class Adam:
         }
         for p in self.params.values():
             p.requires_grad_()
-        self._optimizer = torch.optim.Adam(self.params.values(), lr=lr, weight_decay=weight_decay, eps=eps, fused=True)
         first, second = {**state.first, **state.used_first}, {**state.second, **state.used_second}
-        for name, p in self.params.items():
-            self._optimizer.state[p] = {
-                "step": state.step.max().clone(),
-                "exp_avg": first[name].clone(),
-                "exp_avg_sq": second[name].clone(),
-            }
+        self._first = {name: first[name].clone() for name in params}
+        self._second = {name: second[name].clone() for name in params}
+        self._steps = {name: state.step.max().clone() for name in params}
+        self._lr, self._weight_decay, self._eps = lr, weight_decay, eps
 
     def step(self, losses: Tensor, *others: Adam) -> None:
         """Takes one step down the losses [K] of the clients (their weights are disjoint, so they add up).
@@ -101,25 +99,46 @@ class Adam:
         """
         optimizers = (self, *others)
         for optimizer in optimizers:
-            optimizer._optimizer.zero_grad(set_to_none=True)
+            for p in optimizer.params.values():
+                p.grad = None
         losses.sum().backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers:
-            optimizer._optimizer.step()
+            optimizer._follow_gradients()
+
+    def _follow_gradients(self) -> None:
+        """torch's own fused step; weights without a gradient stay as they are."""
+        moving = {name: p.grad for name, p in self.params.items() if p.grad is not None}
+        with torch.no_grad():
+            adam(
+                [self.params[name] for name in moving],
+                list(moving.values()),
+                [self._first[name] for name in moving],
+                [self._second[name] for name in moving],
+                [],
+                [self._steps[name] for name in moving],
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=self._lr,
+                weight_decay=self._weight_decay,
+                eps=self._eps,
+            )
 
     def result(self) -> tuple[Params, AdamState]:
         """The weights and the memory after the steps."""
-        memory = {name: self._optimizer.state[p] for name, p in self.params.items()}
-        steps = next(iter(memory.values()))["step"]
+        steps = torch.stack(list(self._steps.values())).max()
 
-        def moments(part: str, *, used: bool) -> Params:
-            return {name: entry[part] for name, entry in memory.items() if (name in self._used) == used}
+        def part(moments: Params, *, used: bool) -> Params:
+            return {name: value for name, value in moments.items() if (name in self._used) == used}
 
         state = AdamState(
-            moments("exp_avg", used=False),
-            moments("exp_avg_sq", used=False),
+            part(self._first, used=False),
+            part(self._second, used=False),
             steps.expand(self._num_clients).clone(),
-            moments("exp_avg", used=True),
-            moments("exp_avg_sq", used=True),
+            part(self._first, used=True),
+            part(self._second, used=True),
         )
         return {name: self._whole(name, p.detach()) for name, p in self.params.items()}, state
 
