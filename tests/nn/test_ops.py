@@ -59,7 +59,9 @@ def test_mean_of_neighbours_beside_the_node_itself() -> None:
     )
 
 
-def test_equal_sized_clients_in_one_call_give_what_one_call_each_gives() -> None:
+def test_equal_sized_clients_in_one_call_give_what_one_call_each_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "MANY", 2)
+    ops._equal_sizes.cache_clear()
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(12, 4, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(3, 4, 2, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -85,6 +87,21 @@ def test_soft_cross_entropy_is_torchs_weighted_by_hand() -> None:
         own = losses[(batch.train >= start) & (batch.train < stop)].mean()
         assert torch.isclose(result[k], own + distances[start:stop].sum())
     assert torch.autograd.gradcheck(lambda z: ops.soft_cross_entropy(z, targets, batch.rows), (logits,))
+
+
+def test_a_client_alone_gets_the_bits_that_it_gets_in_a_block() -> None:
+    batch = stack(ragged_federation(), dtype=torch.float32)
+    logits = 3 * torch.randn(batch.num_nodes, 3, generator=torch.Generator().manual_seed(0))
+    logits.requires_grad_()
+    together = ops.probabilities(logits)
+    (gradient,) = torch.autograd.grad(ops.soft_cross_entropy(logits, batch.train_targets, batch.rows).sum(), logits)
+    assert torch.allclose(together.T, logits.softmax(dim=1), atol=1e-6)
+    for k, (start, stop) in enumerate(pairwise(batch.rows.ptr)):
+        alone = stack(ragged_federation(), ids=[k], dtype=torch.float32)
+        own = logits[start:stop].detach().clone().requires_grad_()
+        (mine,) = torch.autograd.grad(ops.soft_cross_entropy(own, alone.train_targets, alone.rows).sum(), own)
+        assert torch.equal(mine, gradient[start:stop])
+        assert torch.equal(ops.probabilities(own), together[:, start:stop])
 
 
 def test_adjacencies_of_a_path() -> None:

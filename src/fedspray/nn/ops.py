@@ -18,6 +18,9 @@ from torch.nn import functional
 
 from fedspray.data.batch import NodeRows, SparseMatrix
 
+MANY = 32
+"""From this many clients on, equal-sized ones are multiplied in one call."""
+
 
 def feature_linear(rows: NodeRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """X W + b for the feature rows of every client.
@@ -78,7 +81,8 @@ def propagate_beside(adjacency: SparseMatrix, both: Tensor, ptr: Sequence[int], 
 
 def probabilities(logits: Tensor) -> Tensor:
     """softmax, classes first: [n, C] → [C, n]. Over a short last axis torch's softmax is several times slower."""
-    return logits.T.contiguous().softmax(dim=0)
+    powers = _shifted(logits).exp_()
+    return powers.div_(powers.sum(dim=0))
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor, rows: NodeRows) -> Tensor:
@@ -154,7 +158,8 @@ class _SoftCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, rows: NodeRows) -> Tensor:
-        logs = logits.T.contiguous().log_softmax(dim=0)
+        logs = _shifted(logits)
+        logs -= logs.exp().sum(dim=0).log()
         ctx.save_for_backward(logs, targets)
         ctx.rows = rows
         return client_sum((targets * logs).sum(dim=0).neg(), rows)
@@ -206,6 +211,16 @@ class _GroupedLinear(torch.autograd.Function):
         return input_grad, None, weight_grad, _bias_grad(grad, ctx.ptr) if ctx.has_bias else None
 
 
+def _shifted(logits: Tensor) -> Tensor:
+    """Logits with classes first and their largest at 0: [n, C] → [C, n].
+
+    Softmax is made from this by elementwise steps. torch's own over a first axis rounds a node's values by its place
+    among the others, and a client alone would not get the bits that it gets in a block.
+    """
+    by_class = logits.detach().T.contiguous()
+    return by_class.sub_(by_class.amax(dim=0))
+
+
 def _product(sparse: Tensor, dense: Tensor) -> Tensor:
     result = dense.new_empty(sparse.shape[0], dense.shape[1])
     torch.addmm(result, sparse, dense, beta=0, out=result)
@@ -214,8 +229,11 @@ def _product(sparse: Tensor, dense: Tensor) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _equal_sizes(ptr: tuple[int, ...]) -> bool:
-    """Whether all clients have equally many rows, so that one batched call serves all of them."""
-    return len({b - a for a, b in pairwise(ptr)}) == 1 and ptr[-1] > 0
+    """Whether many clients have equally many rows, so that one batched call is to serve all of them.
+
+    Few clients get one call each, which gives the bits that each of them gets alone.
+    """
+    return len(ptr) > MANY and len({b - a for a, b in pairwise(ptr)}) == 1 and ptr[-1] > 0
 
 
 def _by_client(values: Tensor, ptr: tuple[int, ...]) -> Tensor:
