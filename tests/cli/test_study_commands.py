@@ -61,6 +61,8 @@ def test_a_comparison_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "about" in messages
     folder = Path("studies/study")
     assert json.loads((folder / "comparison.json").read_text()) == summary
+    pages = {page.name for page in folder.glob("*.html")}
+    assert pages == {"report-banks-gcn.html", "report-banks-mlp.html"}
     rows = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
     assert len(rows) == 8
     assert {row["settings"] for row in rows} == {"study.toml"}

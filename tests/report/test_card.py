@@ -1,40 +1,47 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import paired_difference
 from fedspray.report import findings
 from fedspray.report.card import Card, Cell, make_card
 from fedspray.report.methods import Method, SeedRun
-from fedspray.runs.predictions import TestPredictions
+from fedspray.runs.nodes import NodeTable
 
-NAN = float("nan")
+# Six nodes in the order of client, class and local homophily; class 0 is the majority of both clients.
+COUNTS = np.zeros((2, 3, len(BUCKET_NAMES)), dtype=np.int64)
+COUNTS[0, 0, 4] = 1  # place 0
+COUNTS[0, 1, 0] = 2  # places 1 and 2
+COUNTS[0, 1, 1] = 1  # place 3
+COUNTS[0, 2, 5] = 1  # place 4: without neighbours
+COUNTS[1, 1, 0] = 1  # place 5
 
 
-def predictions(*rows: tuple[int, int, int, int, float]) -> TestPredictions:
-    """Rows of client, node, label, prediction, homophily; class 0 is the majority of both clients."""
-    client, node, label, prediction, homophily = (np.array(column) for column in zip(*rows, strict=True))
-    return TestPredictions(client, node, label, prediction, homophily.astype(float), np.array([0, 0]))
+def nodes(**tested: bool) -> NodeTable:
+    """A table in which the nodes at these places were tested, and predicted rightly or not: ``n1=True``."""
+    test, correct = np.zeros(6, dtype=np.bool_), np.zeros(6, dtype=np.bool_)
+    for name, right in tested.items():
+        test[int(name[1:])], correct[int(name[1:])] = True, right
+    return NodeTable(("a", "b"), COUNTS, np.array([0, 0]), test, correct)
 
 
-def method(label: str, **seeds: TestPredictions | None) -> Method:
-    runs = [SeedRun(int(name[1:]), Path(), {}, [], value, None) for name, value in seeds.items()]
+def method(label: str, **seeds: NodeTable | None) -> Method:
+    runs = [SeedRun(int(name[1:]), "", {}, [], value, None) for name, value in seeds.items()]
     return Method(label, ({"algorithm": label, "backbone": "gcn"},), tuple(runs))
 
 
-# Client 0 has test nodes 1 to 5 (of them 3 and 4 under both seeds), client 1 has node 1.
+# Nodes 0 and 4 are tested under both seeds.
 OWN = method(
     "own",
-    s0=predictions((0, 1, 1, 1, 0.0), (0, 2, 1, 0, 0.2), (0, 3, 2, 2, NAN), (0, 4, 0, 0, 1.0), (1, 1, 1, 1, 0.1)),
-    s1=predictions((0, 3, 2, 2, NAN), (0, 4, 0, 1, 1.0), (0, 5, 1, 1, 0.19)),
+    s0=nodes(n1=True, n3=False, n4=True, n0=True, n5=True),
+    s1=nodes(n4=True, n0=False, n2=True),
 )
 BASE = method(
     "base",
-    s0=predictions((1, 1, 1, 0, 0.1), (0, 4, 0, 0, 1.0), (0, 3, 2, 0, NAN), (0, 2, 1, 1, 0.2), (0, 1, 1, 1, 0.0)),
-    s1=predictions((0, 3, 2, 2, NAN), (0, 4, 0, 0, 1.0), (0, 5, 1, 0, 0.19)),
+    s0=nodes(n5=False, n0=True, n4=False, n3=True, n1=True),
+    s1=nodes(n4=True, n0=True, n2=False),
 )
 
 
@@ -47,19 +54,19 @@ def card() -> Card:
 
 def test_counts_by_hand(card: Card) -> None:
     assert card.seeds == (0, 1)
-    # Minority at client 0: node 1 both; 2 lost; 3 gained under seed 0 and both under seed 1; 5 gained.
+    # Minority at client 0: node 1 both; 3 lost; 4 gained under seed 0 and both under seed 1; 2 gained.
     assert card.cell("minority", 0) == Cell(nodes=4, both=2, gained=2, lost=1, neither=0)
     assert card.cell("minority", 1) == Cell(nodes=1, both=0, gained=1, lost=0, neither=0)
     assert card.cell() == Cell(nodes=5, both=2, gained=3, lost=1, neither=0)
-    # Node 4 is of the majority class: right under both with seed 0, lost with seed 1.
+    # Node 0 is of the majority class: right under both with seed 0, lost with seed 1.
     assert card.cell("majority") == Cell(nodes=1, both=1, gained=0, lost=1, neither=0)
     assert card.cell(None).tests == 8
 
 
 def test_cells_by_class_and_homophily(card: Card) -> None:
-    assert card.cell("minority", 0, 1, 0) == Cell(nodes=2, both=1, gained=1, lost=0, neither=0)  # nodes 1 and 5
-    assert card.cell("minority", 0, 1, 1) == Cell(nodes=1, both=0, gained=0, lost=1, neither=0)  # node 2, at 0.2
-    assert card.cell("minority", 0, 2, 5) == Cell(nodes=1, both=1, gained=1, lost=0, neither=0)  # node 3, isolated
+    assert card.cell("minority", 0, 1, 0) == Cell(nodes=2, both=1, gained=1, lost=0, neither=0)  # nodes 1 and 2
+    assert card.cell("minority", 0, 1, 1) == Cell(nodes=1, both=0, gained=0, lost=1, neither=0)  # node 3
+    assert card.cell("minority", 0, 2, 5) == Cell(nodes=1, both=1, gained=1, lost=0, neither=0)  # node 4, isolated
     assert card.cell("minority", 0, 2, 0) == Cell(0, 0, 0, 0, 0)
     assert card.cell("minority", 0, 2, 0).difference is None
 
@@ -76,13 +83,14 @@ def test_differences_are_those_of_the_counts(card: Card) -> None:
 
 
 def test_only_common_seeds_and_common_nodes_count() -> None:
-    other = method("base", s1=predictions((0, 5, 1, 1, 0.19)), s7=predictions((0, 1, 1, 1, 0.0)))
+    other = method("base", s1=nodes(n2=True), s7=nodes(n1=True))
     card = make_card(OWN, other, 2, 3)
     assert card is not None
     assert card.seeds == (1,)
     assert card.cell(None) == Cell(nodes=1, both=1, gained=0, lost=0, neither=0)
-    assert make_card(OWN, method("base", s7=predictions((0, 1, 1, 1, 0.0))), 2, 3) is None
+    assert make_card(OWN, method("base", s7=nodes(n1=True)), 2, 3) is None
     assert make_card(OWN, method("base", s0=None), 2, 3) is None
+    assert make_card(OWN, method("base", s1=nodes(n5=True)), 2, 3) is None
 
 
 def test_without_a_reference_the_card_holds_accuracies() -> None:

@@ -124,10 +124,10 @@ def test_old_run_folders_still_have_a_report(run_folders: Folders, tmp_path: Pat
     for name in ("local", "fedspray"):
         shutil.copytree(run_folders[name], tmp_path / name)
         (tmp_path / name / "federation.json").unlink()
-        for file in (tmp_path / name).glob("seed-*/p*.safetensors"):
+        for file in [*(tmp_path / name).glob("seed-*/nodes.json"), *(tmp_path / name).glob("seed-*/proxies.*")]:
             file.unlink()
     summary = write_report([tmp_path / "local", tmp_path / "fedspray"], tmp_path / "report.html")
-    assert summary["finding"] == "The test predictions of these runs were not kept."
+    assert summary["finding"] == "These runs did not keep their test nodes one by one."
     data = data_of((tmp_path / "report.html").read_text())
     assert data["cards"] == []
     assert data["proxies"] == []

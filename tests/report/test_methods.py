@@ -8,7 +8,12 @@ from toys import ragged_federation
 
 import fedspray
 from fedspray.errors import InputError
-from fedspray.report.methods import read_comparison
+from fedspray.report.contents import make_cards, page_data
+from fedspray.report.html import commands_of
+from fedspray.report.methods import comparisons_of, read_comparison
+from fedspray.studies.comparison import Entry
+from fedspray.studies.grid import Grid, Workers
+from fedspray.studies.plan import Plan
 
 Folders = dict[str, Path]
 
@@ -74,3 +79,32 @@ def test_unfinished_runs_and_other_folders_are_refused(run_folders: Folders, tmp
         read_comparison([tmp_path])
     with pytest.raises(InputError, match="at least one is needed"):
         read_comparison([])
+
+
+def test_cells_of_a_study_give_what_their_run_folders_give(tmp_path: Path) -> None:
+    values = {"rounds": 3, "seeds": 2, "compare": {"algorithms": ["fedavg", "local", "fedspray"]}}
+    plan = Plan.from_values({**values, "dataset": "banks", "nodes": 600}, "here")
+    rows = plan.rows()
+    cells = [cell for row in rows for cell in row.cells(plan.seeds)]
+    outcomes = Grid(cells, tmp_path, Workers(), keep_runs=True).run()
+    entries = [Entry.of(row, outcomes[2 * i : 2 * i + 2]) for i, row in enumerate(rows)]
+    ((place, ours),) = comparisons_of(entries, plan.reference).items()
+    assert place == ("banks", "gcn")
+    theirs = read_comparison([tmp_path / "runs" / outcome.path.stem for outcome in outcomes])
+    assert ours.reference == theirs.reference == "local"
+    assert [m.label for m in ours.methods] == [m.label for m in theirs.methods]
+    cards, expected = make_cards(ours), make_cards(theirs)
+    for card, other in zip(cards, expected, strict=True):
+        assert card is not None
+        assert other is not None
+        assert (card.counts == other.counts).all()
+    data, wanted = page_data(ours, cards), page_data(theirs, expected)
+    for method, other_method in zip(data.pop("curves"), wanted.pop("curves"), strict=True):
+        for part in ("train", "val", "test"):  # cells round their curves to five digits
+            for name in ("overall", "minority", "loss"):
+                assert method[part][name]["mean"] == pytest.approx(other_method[part][name]["mean"], rel=1e-4)
+    assert len(data["proxies"]) == 2  # FedSpray's two seeds
+    assert data == wanted
+    (command,) = commands_of(ours.methods[2].content)
+    data_flags = "--dataset banks --nodes 600"
+    assert command == f"fedspray run {data_flags} --algorithm fedspray --backbone gcn --rounds 3 --seeds 2"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedspray.studies.results import NodeTable
+from fedspray.runs.nodes import NodeTable
 from fedspray.studies.statistics import Tally, bootstrap, holm, paired_t, wilcoxon
 
 

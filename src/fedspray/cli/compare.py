@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,8 @@ def compare(
     """Compare algorithms over data sets, backbones and seeds; finished cells are never run twice."""
     from fedspray.report.comparisons import comparison_csv, comparison_sheets
     from fedspray.report.files import write_file
+    from fedspray.report.html import write_page
+    from fedspray.report.methods import comparisons_of
     from fedspray.studies.comparison import Entry, summarise
     from fedspray.studies.tuning import tune_rows
 
@@ -89,6 +92,11 @@ def compare(
     write_file(folder / "comparison.md", "\n".join(sheet.to_markdown() for sheet in sheets))
     write_file(folder / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
     write_file(folder / "comparison.csv", comparison_csv(summary, config.name if config else ""))
-    output.note(f"wrote comparison.json, .md, .tex and .csv to {folder}; cells are in {cells}")
+    pages = comparisons_of(entries, plan.reference)
+    for (data, gnn), comparison in pages.items():
+        name = "report.html" if len(pages) == 1 else f"report-{data}-{gnn}.html"
+        write_page(comparison, folder / re.sub(r"[^A-Za-z0-9.-]+", "_", name))
+    written = "report.html" if len(pages) == 1 else f"{len(pages)} report-*.html"
+    output.note(f"wrote comparison.json, .md, .tex, .csv and {written} to {folder}; cells are in {cells}")
     output.result(summary)
     study.finish(outcomes)

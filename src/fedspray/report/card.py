@@ -6,16 +6,15 @@ seeds; for intervals, a node that several seeds tested counts once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray.evaluation.counting import BUCKET_NAMES, bucket_of
+from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import Estimate, paired_difference, wilson
 from fedspray.report.methods import Method
-from fedspray.runs.predictions import TestPredictions
+from fedspray.runs.nodes import NodeTable
 
 GROUPS = ("minority", "majority")
 _FIELDS = ("nodes", "both", "gained", "lost", "neither")
@@ -95,7 +94,7 @@ class Card:
 
 
 def make_card(method: Method, reference: Method | None, num_clients: int, num_classes: int) -> Card | None:
-    """The card of a method; None if test predictions are missing, or no test node is common to both.
+    """The card of a method; None if the runs did not keep their nodes, or no test node is common to both.
 
     Args:
         method: whose card it is.
@@ -103,12 +102,13 @@ def make_card(method: Method, reference: Method | None, num_clients: int, num_cl
         num_clients, num_classes: of the federation.
     """
     shape = (len(GROUPS), num_clients, num_classes, len(BUCKET_NAMES))
-    own = {seed.seed: seed.predictions for seed in method.seeds if seed.predictions is not None}
-    base = own if reference is None else {s.seed: s.predictions for s in reference.seeds if s.predictions is not None}
-    seeds = tuple(seed for seed in own if seed in base)
+    own = {seed.seed: seed.nodes for seed in method.seeds if seed.nodes is not None}
+    base = own if reference is None else {s.seed: s.nodes for s in reference.seeds if s.nodes is not None}
+    seeds = tuple(seed for seed in own if seed in base and (own[seed].test & base[seed].test).any())
     if not seeds:
         return None
-    slots, first, second, names = _joined([own[s] for s in seeds], [base[s] for s in seeds], shape)
+    parts = [_tested(own[seed], base[seed], shape) for seed in seeds]
+    slots, first, second, names = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     size = int(np.prod(shape))
     # A node keeps its class and its neighbours under every seed, so it lies in one cell (but for a client whose
     # majority class changes with the split).
@@ -124,18 +124,11 @@ def make_card(method: Method, reference: Method | None, num_clients: int, num_cl
     return Card(method.label, label, seeds, np.stack(columns, axis=1).reshape(*shape, len(_FIELDS)))
 
 
-def _joined(
-    own: Sequence[TestPredictions], base: Sequence[TestPredictions], shape: tuple[int, ...]
+def _tested(
+    own: NodeTable, base: NodeTable, shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
-    """For each test node that both have: its cell, whether each is right, and a number that names the node."""
-    parts = []
-    for mine, other in zip(own, base, strict=True):
-        stride = 1 + max(int(p.node.max(initial=0)) for p in (mine, other))
-        names = [p.client * stride + p.node for p in (mine, other)]
-        _, rows, others = np.intersect1d(names[0], names[1], assume_unique=True, return_indices=True)
-        group = np.where(mine.minority[rows], 0, 1)
-        where = (group, mine.client[rows], mine.label[rows], bucket_of(mine.homophily[rows]))
-        cells = np.ravel_multi_index(where, shape)
-        parts.append((cells, mine.correct[rows], other.correct[others], mine.node[rows]))
-    slots, first, second, nodes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return slots, first, second, nodes
+    """For each node that both tested: its cell, whether each is right, and its place in the table, which names it."""
+    rows = np.flatnonzero(own.test & base.test)
+    group = np.where(own.minority[rows], 0, 1)
+    where = (group, own.client[rows], own.label[rows], own.bucket[rows])
+    return np.ravel_multi_index(where, shape), own.correct[rows], base.correct[rows], rows

@@ -16,7 +16,7 @@ def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
     """The one sentence on top of the report card."""
     compared = [card for card in cards if card.reference is not None]
     if not compared:
-        return _alone(cards[0], clients) if cards else "The test predictions of these runs were not kept."
+        return _alone(cards[0], clients) if cards else "These runs did not keep their test nodes one by one."
     known = [(card, card.cell().difference) for card in compared]
     gains = [(d.value, card, d) for card, d in known if d is not None]
     if not gains:

@@ -47,7 +47,11 @@ def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: 
     Returns:
         ``methods``, ``reference``, ``finding`` (the sentence on top) and ``bytes`` (the size of the file).
     """
-    comparison = read_comparison([Path(folder) for folder in folders], reference)
+    return write_page(read_comparison([Path(folder) for folder in folders], reference), path)
+
+
+def write_page(comparison: Comparison, path: str | Path) -> Json:
+    """Writes the report of a comparison that is at hand; see `write_report`."""
     cards = make_cards(comparison)
     page = render(comparison, cards)
     write_file(Path(path), page)
@@ -188,14 +192,15 @@ def _subtitle(comparison: Comparison) -> str:
     if comparison.federation is not None:
         statistics = comparison.federation
         parts += [f"{statistics['total_nodes']:,} nodes", f"{statistics['total_edges']:,} edges inside clients"]
-    started = max(datetime.fromisoformat(m.content["started"]) for m in comparison.methods)
+    dates = [m.content["started"] or m.content["finished"] for m in comparison.methods]
+    latest = max(datetime.fromisoformat(date) for date in dates)
     return " · ".join(
         [
             *parts,
             f"{len(comparison.classes)} classes",
             f"{_range(rounds)} {'round' if rounds == [1] else 'rounds'}",
             f"{_range(seeds)} {'seed' if seeds == [1] else 'seeds'}",
-            f"{started:%Y-%m-%d}",
+            f"{latest:%Y-%m-%d}",
         ]
     )
 
@@ -214,9 +219,10 @@ def _provenance(method: Method) -> Json:
         "label": method.label,
         "seeds": [seed.seed for seed in method.seeds],
         "best_rounds": [seed.metrics["best_round"] for seed in method.seeds],
-        "folders": list(dict.fromkeys(seed.folder.parent.name for seed in method.seeds)),
+        "sources": list(dict.fromkeys(Path(seed.source).name for seed in method.seeds)),
         "commands": [command for content in method.contents for command in commands_of(content)],
         "started": method.content["started"],
+        "finished": method.content.get("finished"),
         "versions": method.content["versions"],
     }
 

@@ -1,18 +1,24 @@
-"""The runs of a report, read from their folders: runs that differ only in their seeds are one method."""
+"""The methods of a report, from run folders or from the finished cells of a comparison.
+
+Runs that differ only in their seeds are one method.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedspray.data.statistics import describe
 from fedspray.errors import InputError, unknown
-from fedspray.runs import predictions, proxies, store
-from fedspray.runs.predictions import TestPredictions
+from fedspray.runs import nodes, proxies, store
+from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
 from fedspray.runs.result import spread
+from fedspray.studies.comparison import Entry
+from fedspray.studies.results import CURVES, CellResult
 
 Json = dict[str, Any]
 
@@ -22,10 +28,11 @@ class SeedRun:
     """One seed of a method."""
 
     seed: int
-    folder: Path
+    source: str
+    """The run folder, or the cell's file."""
     metrics: Json
-    records: list[Json]
-    predictions: TestPredictions | None
+    records: Sequence[Json]
+    nodes: NodeTable | None
     """None in folders of versions that did not keep them."""
     proxies: ClassProxies | None
     """None if the algorithm has none."""
@@ -126,6 +133,27 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
     return Comparison(methods, federation, _reference(methods, reference))
 
 
+def comparisons_of(entries: Sequence[Entry], reference: str) -> dict[tuple[str, str], Comparison]:
+    """The finished cells of a study, by data set and backbone; methods without any are left out.
+
+    Args:
+        entries: all rows, in the order in which methods are to be shown.
+        reference: the method that others are compared with where ``local`` is not among them.
+    """
+    found: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        if entry.results:
+            found.setdefault(entry.place, []).append(entry)
+    comparisons = {}
+    for place, group in found.items():
+        methods = tuple(_method_of(entry) for entry in group)
+        labels = [method.label for method in methods]
+        wanted = reference if reference in labels and "local" not in labels else None
+        statistics = describe(group[0].outcomes[0].cell.federation()).to_json()
+        comparisons[place] = Comparison(methods, statistics, _reference(methods, wanted))
+    return comparisons
+
+
 def _read_settings(folder: Path) -> Json:
     content = store.read_json(folder / "settings.json")
     if not (folder / "result.json").exists():
@@ -145,24 +173,52 @@ def _seeds(folders: list[Path], contents: list[Json]) -> tuple[SeedRun, ...]:
         for seed in content["run"]["seeds"]:
             if seed in found:
                 raise InputError(
-                    f"{folder} holds seed {seed} of {content['algorithm']}, but so does {found[seed].folder.parent}: "
+                    f"{folder} holds seed {seed} of {content['algorithm']}, but so does {found[seed].source}: "
                     "each seed may be given once"
                 )
-            found[seed] = _read_seed(folder / f"seed-{seed}", seed)
+            found[seed] = _read_seed(folder, seed)
     return tuple(found[seed] for seed in sorted(found))
 
 
-def _read_seed(folder: Path, seed: int) -> SeedRun:
+def _read_seed(run: Path, seed: int) -> SeedRun:
+    folder = run / f"seed-{seed}"
     lines = (folder / store.RECORDS).read_text().splitlines()
-    predicted, proxy = folder / predictions.FILE, folder / proxies.FILE
+    table, proxy = folder / nodes.FILE, folder / proxies.FILE
     return SeedRun(
         seed,
-        folder,
+        str(run),
         store.read_json(folder / "result.json"),
         [json.loads(line) for line in lines],
-        TestPredictions.load(predicted) if predicted.exists() else None,
+        NodeTable.load(table) if table.exists() else None,
         ClassProxies.load(proxy) if proxy.exists() else None,
     )
+
+
+def _method_of(entry: Entry) -> Method:
+    """A row of a comparison; what a run folder says in its settings file is put together from its first cell."""
+    cell, seeds = entry.outcomes[0].cell, sorted(entry.results)
+    header = entry.results[seeds[0]].content
+    kept = ("algorithm", "backbone", "settings", "federation", "versions", "dataset")
+    content = {
+        **{name: header[name] for name in kept},
+        "fingerprint": header["graphs"],
+        "started": None,
+        "finished": max(entry.results[seed].content["finished"] for seed in seeds),
+        "source": dict(cell.source),
+        "run": {**asdict(cell.run), "seeds": seeds},
+    }
+    files = {o.cell.seed: o.path.name for o in entry.outcomes}
+    runs = tuple(_seed_of(entry.results[seed], files[seed]) for seed in seeds)
+    return Method(entry.row.method, (content,), runs)
+
+
+def _seed_of(result: CellResult, source: str) -> SeedRun:
+    curves: Json = result.content["curves"]
+    records = [
+        {"round": i + 1, **{part: {name: curves[part][name][i] for name in CURVES} for part in curves}}
+        for i in range(result.metrics["rounds"])
+    ]
+    return SeedRun(result.seed, source, result.metrics, records, result.nodes, result.proxies)
 
 
 def _labels(contents: list[Json]) -> list[str]:

@@ -7,10 +7,13 @@ is reported. It changes nothing that passes.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +24,8 @@ from fedspray.nn.tree import Message
 from fedspray.runs import store
 
 FILE = "proxies.safetensors"
+
+Json = dict[str, Any]
 
 WEIGHTS = {"class_proxies": "class_ratios", "prototypes": "class_counts"}
 """The message keys that hold one vector per class, each with the key that says how much of a class a client has."""
@@ -50,6 +55,15 @@ class ClassProxies:
         """Reads what `save` wrote."""
         tensors, _ = store.read_tensors(path)
         return cls(**{f.name: tensors[f.name] for f in fields(cls)})
+
+    def to_json(self) -> Json:
+        """Shapes, and numbers as base64 of float32 (clients: int64), little-endian."""
+        return {f.name: _packed(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, content: Json) -> ClassProxies:
+        """Reads what `to_json` wrote."""
+        return cls(**{f.name: _unpacked(content[f.name]) for f in fields(cls)})
 
 
 class ProxyTap:
@@ -97,3 +111,13 @@ class ProxyTap:
         """Goes back to what `tensors` held."""
         rounds = sorted({int(name.split(".")[0]) for name in tensors})
         self._rounds = {r: dict(tree.part_of(tensors, str(r))) for r in rounds}
+
+
+def _packed(tensor: Tensor) -> Json:
+    array = tensor.numpy().astype("<f4" if tensor.is_floating_point() else "<i8")
+    return {"type": array.dtype.str, "shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}
+
+
+def _unpacked(content: Json) -> Tensor:
+    array = np.frombuffer(base64.b64decode(content["data"]), dtype=content["type"])
+    return torch.from_numpy(array.reshape(content["shape"]).copy())

@@ -15,7 +15,7 @@ from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
 from fedspray.engine.local import Blocks, LocalEngine, single_blocks
 from fedspray.errors import InputError
-from fedspray.runs import predictions, store
+from fedspray.runs import nodes, store
 from fedspray.runs.conduct import Host, OnRecord, conduct, header
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import Json, RunResult
@@ -151,7 +151,7 @@ class _Here(LocalEngine):
         self._settings, self._roster = settings, federation.roster
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
-        predictions.TestPredictions.of_models(self._federation, models).save(folder / predictions.FILE)
+        nodes.NodeTable.from_models(self._federation, models).save(folder / nodes.FILE)
 
     def models(self) -> Mapping[str, PersonalModel]:
         names = self._roster.clients

@@ -234,7 +234,8 @@ def _run(job: Job) -> None:
         "versions": store.versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    result = CellResult.from_run(header, federation, outcome.seeds[0], validation_only=cell.validation_only)
+    seed_folder = folder / f"seed-{cell.seed}"
+    result = CellResult.from_run(header, seed_folder, outcome.seeds[0], validation_only=cell.validation_only)
     result.save(job.path)
     if not job.keep_run:
         shutil.rmtree(folder)

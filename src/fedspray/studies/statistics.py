@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedspray.runs.nodes import NodeTable
 from fedspray.seeds import generator
-from fedspray.studies.results import NodeTable
 
 T_TEST_SEEDS = 5
 """From this many seeds on, a paired t-test is made: fewer say little about the spread of a difference."""
