@@ -28,7 +28,7 @@ from fedspray.runs.settings import RunSettings
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-process engine trains client by client, as sites do; stacked it is equal up to rounding."""
-    monkeypatch.setattr("fedspray.engine.local.choose_blocks", lambda federation, _: single_blocks(federation))
+    monkeypatch.setattr("fedspray.engine.local.choose_blocks", lambda federation, _, **more: single_blocks(federation))
 
 
 def stable(summary: dict[str, Any]) -> dict[str, Any]:

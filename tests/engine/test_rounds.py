@@ -121,6 +121,17 @@ def test_a_failing_client_is_named_and_the_round_goes_on() -> None:
     assert progress.round_index == 5
 
 
+def test_a_failing_client_is_found_among_blocks_trained_at_the_same_time() -> None:
+    algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))
+    blocks = [[0, 1], [2]]
+    engine = LocalEngine(
+        ragged_federation(sparse=True), [algorithm] * 3, 0, blocks=blocks, dtype=torch.float64, threads=2
+    )
+    _, records, _ = go(algorithm, RoundSettings(rounds=5, min_clients=1), engine=engine)
+    assert [record["trained"] for record in records] == [[0, 1, 2], [0, 2], [0, 1, 2], [0], [0, 1, 2]]
+    assert engine.blocks == [[0], [1], [2]]
+
+
 def test_a_client_that_failed_is_as_it_was_before() -> None:
     """Client 1 misses round 2: with only its data, that is the same as a run of one round less."""
     algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))

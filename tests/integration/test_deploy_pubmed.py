@@ -28,7 +28,7 @@ def test_seven_sites_twenty_rounds(real_data: Path, tmp_path: Path, monkeypatch:
     assert len(there["engine"]["site_pids"]) == 7
 
     # Sites train alone; here the clients do too, since stacked ones differ in their last bits.
-    monkeypatch.setattr("fedspray.engine.local.choose_blocks", lambda federation, _: single_blocks(federation))
+    monkeypatch.setattr("fedspray.engine.local.choose_blocks", lambda federation, _, **more: single_blocks(federation))
     here = run(build_federation("pubmed", partitioner="files", partition_dir=lists), rounds=ROUNDS)
     assert there["models"] == here.summary()["models"]
     assert curve(records(tmp_path / "there" / "runs" / "run")) == curve(here.seeds[0].records)

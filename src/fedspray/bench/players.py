@@ -38,7 +38,7 @@ class Reference(Protocol):
 def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
     """What `fedspray run` does in a round: exchange, evaluation, server's update, record."""
     algorithms, _ = case.settings().build_for(federation.roster)
-    engine = ProxyTap(LocalEngine(federation, algorithms, SEED))
+    engine = ProxyTap(LocalEngine(federation, algorithms, SEED, threads=torch.get_num_threads()))
     latest: list[Metrics] = []
 
     def on_record(record: dict[str, Any]) -> None:

@@ -58,7 +58,12 @@ def run(
     keep_split: options.KeepSplit = False,
     threads: Annotated[
         int | None,
-        options.training("--threads", "torch's threads. [dim]default: 1, or the run's own[/dim]", "N", min=1),
+        options.training(
+            "--threads",
+            "Threads, for blocks of clients or inside products. [dim]default: 1, or the run's own[/dim]",
+            "N",
+            min=1,
+        ),
     ] = None,
     out: Annotated[
         Path | None,

@@ -2,13 +2,14 @@
 
 A block is several clients stacked into one batch. Small clients are faster together (fewer calls),
 large ones alone (cache); the result is the same up to rounding, and a run keeps its blocks when it is
-resumed.
+resumed. With several threads, blocks are trained at the same time, one thread each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,7 @@ class LocalEngine:
         seed: the run's.
         blocks: which clients are trained together; None lets `choose_blocks` decide.
         dtype: of all data and weights.
+        threads: shared out among the blocks; what is left over goes into each block's products.
     """
 
     def __init__(
@@ -47,14 +49,18 @@ class LocalEngine:
         *,
         blocks: Blocks | None = None,
         dtype: torch.dtype = torch.float32,
+        threads: int = 1,
     ) -> None:
         self.client_ids = tuple(range(federation.num_clients))
         self._federation, self._dtype = federation, dtype
         self._homophily = [node_homophily(client.graph) for client in federation.clients]
         self._workers = [
             Worker(algorithms[ids[0]], federation.task, self._batch(ids), self._stacked_homophily(ids), seed)
-            for ids in (blocks or choose_blocks(federation, algorithms))
+            for ids in (blocks or choose_blocks(federation, algorithms, at_once=threads))
         ]
+        at_once = min(threads, len(self._workers))
+        torch.set_num_threads(threads // at_once)
+        self._pool = ThreadPoolExecutor(at_once) if at_once > 1 else None
 
     @property
     def blocks(self) -> Blocks:
@@ -73,18 +79,16 @@ class LocalEngine:
         failures: dict[int, str] = {}
         queue = list(self._workers)
         while queue:
-            worker = queue.pop(0)
-            ids = worker.batch.client_ids
-            asked = replace(request, train=request.train and ids[0] in train_ids)
-            try:
-                uplink, counts = worker.handle(asked, _rows(downlink, ids))
-            except Exception as error:
-                if len(ids) == 1:
-                    failures[ids[0]] = f"{type(error).__name__}: {error}"
+            again: list[Worker] = []
+            for worker, outcome in zip(queue, self._ask(queue, request, downlink, train_ids), strict=True):
+                ids = worker.batch.client_ids
+                if not isinstance(outcome, Exception):
+                    answers.append((ids, *outcome))
+                elif len(ids) == 1:
+                    failures[ids[0]] = f"{type(outcome).__name__}: {outcome}"
                 else:  # find out which of them it is; from now on they are trained one by one
-                    queue[:0] = self._dissolve(worker)
-                continue
-            answers.append((ids, asked.train, uplink, counts))
+                    again += self._dissolve(worker)
+            queue = again
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
         counted = [(ids, counts) for ids, _, _, counts in answers if counts]
         return Answers(*_stack(uplinks), *_stack(counted), failures)
@@ -114,6 +118,21 @@ class LocalEngine:
         for index, worker in enumerate(self._workers):
             worker.load(tree.part_of(tensors, f"worker{index}"), round_index)
 
+    def _ask(
+        self, workers: Sequence[Worker], request: Request, downlink: Message, train_ids: Set[int]
+    ) -> Iterator[tuple[bool, Message, Message] | Exception]:
+        """For each worker: whether it trained, what it sends up and its counts; or why there is none of that."""
+
+        def ask(worker: Worker) -> tuple[bool, Message, Message] | Exception:
+            ids = worker.batch.client_ids
+            train = request.train and ids[0] in train_ids
+            try:
+                return train, *worker.handle(replace(request, train=train), _rows(downlink, ids))
+            except Exception as error:
+                return error
+
+        return map(ask, workers) if self._pool is None else self._pool.map(ask, workers)
+
     def _batch(self, ids: Sequence[int]) -> GraphBatch:
         return GraphBatch.from_clients([self._federation.clients[k] for k in ids], ids, dtype=self._dtype)
 
@@ -137,17 +156,29 @@ docs/performance.md has the measurements.
 """
 
 
-def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, Any]]) -> Blocks:
-    """Neighbours in the list with the same backbone, in as few blocks of at most about `BLOCK_NODES` as will do."""
+BLOCK_NODES_AT_LEAST = 15_000
+"""Blocks of fewer nodes are not made for the sake of a further thread: inside products it then wins more."""
+
+
+def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, Any]], *, at_once: int = 1) -> Blocks:
+    """Neighbours in the list with the same backbone, in as few blocks of at most about `BLOCK_NODES` as will do.
+
+    Args:
+        federation: the clients.
+        algorithms: each client's.
+        at_once: how many blocks can be trained at the same time.
+    """
     groups: dict[Any, list[int]] = {}
     for k in range(federation.num_clients):
         groups.setdefault(algorithms[k].backbone, []).append(k)
     blocks: Blocks = []
     for group in groups.values():
         sizes = [federation.clients[k].graph.num_nodes for k in group]
-        count = math.ceil(sum(sizes) / BLOCK_NODES)
+        total = sum(sizes)
+        rounds = math.ceil(total / BLOCK_NODES / at_once)
+        count = max(math.ceil(total / BLOCK_NODES), min(rounds * at_once, total // BLOCK_NODES_AT_LEAST))
         middles = np.cumsum(sizes) - np.array(sizes) / 2
-        places = np.floor(middles * count / max(1, sum(sizes))).astype(int)
+        places = np.floor(middles * count / max(1, total)).astype(int)
         blocks += [[k for k, place in zip(group, places, strict=True) if place == b] for b in np.unique(places)]
     return blocks
 

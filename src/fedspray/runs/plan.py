@@ -68,14 +68,13 @@ class Plan:
 
 def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1) -> Plan:
     """Tries the run on a sample of ``federation`` and scales what it took."""
-    torch.set_num_threads(threads)
     federation = federation.with_split(settings.seeds[0])
-    _try(_sample(federation, WARM_UP_NODES), settings)  # what a process sets up once is not to be scaled
+    _try(_sample(federation, WARM_UP_NODES), settings, threads)  # what a process sets up once is not to be scaled
     sample = _sample(federation, SAMPLE_NODES)
     release_memory()
     held = _memory("VmRSS")
     with _peak_memory() as peak:
-        engine, records = _try(sample, settings)
+        engine, records = _try(sample, settings, threads)
         highest = peak()
     algorithms, rounds = settings.build_for(federation.roster)
     weights = sum(value.numel() for value in engine.tensors(TRIAL_ROUNDS).values()) // sample.num_clients
@@ -101,12 +100,12 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
     )
 
 
-def _try(sample: Federation, settings: RunSettings) -> tuple[LocalEngine, list[Json]]:
+def _try(sample: Federation, settings: RunSettings, threads: int) -> tuple[LocalEngine, list[Json]]:
     """A few rounds; returns their records too."""
     algorithms, rounds = settings.build_for(sample.roster)
     dtype = getattr(torch, settings.dtype)
     blocks = single_blocks(sample) if rounds.participation < 1 else None
-    engine = LocalEngine(sample, algorithms, 0, blocks=blocks, dtype=dtype)
+    engine = LocalEngine(sample, algorithms, 0, blocks=blocks, dtype=dtype, threads=threads)
     records: list[Json] = []
     run_rounds(
         algorithms[0],

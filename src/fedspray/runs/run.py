@@ -49,7 +49,7 @@ def run(
         backbone_of: clients that use another backbone, where the algorithm allows it.
         keep_split: use the federation's own splits for every seed.
         out: a new folder to keep everything in; None keeps nothing on disk.
-        threads: torch's threads.
+        threads: for blocks of clients at the same time, or inside products.
         on_record: called with the seed and each round's record.
         values: any setting of the algorithm, the backbone or the rounds.
     """
@@ -119,7 +119,6 @@ def carry_out(
     on_record: OnRecord | None = None,
 ) -> RunResult:
     """Runs all seeds here, from their checkpoints where there are any, and writes the result."""
-    torch.set_num_threads(threads)
     if folder is not None and (folder / "settings.json").exists():
         stored = store.read_json(folder / "settings.json")["fingerprint"]
         if stored != federation.fingerprint():
@@ -127,7 +126,7 @@ def carry_out(
 
     def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
         own = federation if settings.keep_split else federation.with_split(seed)
-        return _Here(own, settings, algorithms, seed, blocks)
+        return _Here(own, settings, algorithms, seed, blocks, threads)
 
     return conduct(
         federation.roster, settings, folder, open_host, checkpoint_every=checkpoint_every, on_record=on_record
@@ -144,10 +143,12 @@ class _Here(LocalEngine):
         algorithms: list[Algorithm[Any, Any]],
         seed: int,
         blocks: Blocks | None,
+        threads: int,
     ) -> None:
         if blocks is None and settings.build()[1].participation < 1:
             blocks = single_blocks(federation)
-        super().__init__(federation, algorithms, seed, blocks=blocks, dtype=getattr(torch, settings.dtype))
+        dtype = getattr(torch, settings.dtype)
+        super().__init__(federation, algorithms, seed, blocks=blocks, dtype=dtype, threads=threads)
         self._settings, self._roster = settings, federation.roster
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
