@@ -43,6 +43,14 @@ def test_a_large_client_is_thinned_to_the_same_density() -> None:
     assert sum(part.sum() for part in vars(sample.clients[0].split).values()) == pytest.approx(1_000, rel=0.05)
 
 
+def test_huge_clients_cost_more_per_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = build_federation("banks", clients=2, nodes=6_400)
+    monkeypatch.setattr(plan, "SAMPLE_NODES", 100)
+    assert plan._slowness(federation.clients[0]) == pytest.approx(2.0)  # 32 times the sample: 32^0.2
+    monkeypatch.setattr(plan, "SAMPLE_NODES", 10_000)
+    assert plan._slowness(federation.clients[0]) == 1.0
+
+
 def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "_available", lambda: 1_000)
     assert plan.make_plan(ragged_federation(), settings()).fits is False

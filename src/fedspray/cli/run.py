@@ -15,6 +15,7 @@ from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
+    from fedspray.data.federation import Federation
     from fedspray.runs.conduct import OnRecord
 
 EPILOG = """
@@ -112,13 +113,15 @@ def run(
         if flags or config or out:
             named = ", ".join(sorted(flags) or (["FILE.toml"] if config else ["out"]))
             raise InputError(f"--resume takes its settings from the folder, but {named} was given too")
-        folder = resume
+        folder, federation = resume, None
     else:
-        folder = _begin(output, config, flags, out, threads or 1)
-    _continue(output, folder, threads, checkpoint_every)
+        folder, federation = _begin(output, config, flags, out, threads or 1)
+    _continue(output, folder, federation, threads, checkpoint_every)
 
 
-def _begin(output: Output, config: Path | None, flags: dict[str, Any], out: Path | None, threads: int) -> Path:
+def _begin(
+    output: Output, config: Path | None, flags: dict[str, Any], out: Path | None, threads: int
+) -> tuple[Path, Federation]:
     from fedspray.runs.experiment import open_source
     from fedspray.runs.run import begin
 
@@ -129,10 +132,14 @@ def _begin(output: Output, config: Path | None, flags: dict[str, Any], out: Path
         federation = open_source(experiment.source())
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{experiment.algorithm}-{experiment.backbone}-{moment}".replace(":", ".")
-    return begin(out or Path("runs") / name, federation, settings, experiment.source(), threads=threads)
+    folder = begin(out or Path("runs") / name, federation, settings, experiment.source(), threads=threads)
+    return folder, federation
 
 
-def _continue(output: Output, folder: Path, threads: int | None, checkpoint_every: int | None) -> None:
+def _continue(
+    output: Output, folder: Path, federation: Federation | None, threads: int | None, checkpoint_every: int | None
+) -> None:
+    """Runs what is missing in a folder; ``federation`` is read again unless it is at hand."""
     from fedspray.report.tables import run_table
     from fedspray.runs import store
     from fedspray.runs.experiment import open_source
@@ -144,8 +151,9 @@ def _continue(output: Output, folder: Path, threads: int | None, checkpoint_ever
     else:
         if content["source"] is None:
             raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
-        with output.busy(f"preparing {content['dataset']} …"):
-            federation = open_source(content["source"])
+        if federation is None:
+            with output.busy(f"preparing {content['dataset']} …"):
+                federation = open_source(content["source"])
         if content["versions"] != store.versions():
             output.note("this run was begun with other versions of its libraries: its bits may differ from now on")
         rounds = content["settings"]["rounds"]

@@ -248,7 +248,9 @@ def _node_rows(
 
 
 def _scaled(matrix: sp.csr_array, left: NDArray[np.float64], right: NDArray[np.float64]) -> sp.csr_array:
-    return sp.csr_array(sp.diags_array(left) @ matrix @ sp.diags_array(right))
+    """Row i times left[i], column j times right[j]."""
+    data = np.repeat(left, np.diff(matrix.indptr)) * matrix.data * right[matrix.indices]
+    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape, copy=True)
 
 
 def _equal(a: sp.csr_array, b: sp.csr_array) -> bool:

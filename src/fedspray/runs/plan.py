@@ -29,6 +29,8 @@ from fedspray.seeds import generator
 
 SAMPLE_NODES = 100_000
 """The sample has about this many nodes."""
+OUT_OF_CACHE = 0.2
+"""A client with f times the sample's nodes costs f^0.2 times more for each of them: its layers miss the cache."""
 WARM_UP_NODES = 500
 TRIAL_ROUNDS = 4
 
@@ -79,10 +81,12 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
     algorithms, rounds = settings.build_for(federation.roster)
     weights = sum(value.numel() for value in engine.tensors(TRIAL_ROUNDS).values()) // sample.num_clients
     width = algorithms[0].backbone.hidden
-    scale = _size(federation, width, weights) / _size(sample, width, weights)
+    sizes = [_size(client, width, weights) for client in federation.clients]
+    scale = sum(sizes) / sum(_size(client, width, weights) for client in sample.clients)
     clients = federation.num_clients / sample.num_clients
     count = rounds.rounds * len(settings.seeds)
-    per_round = scale * statistics.median(record["cpu_seconds"] for record in records[1:])
+    slow = sum(_slowness(client) * size for client, size in zip(federation.clients, sizes, strict=True)) / sum(sizes)
+    per_round = slow * scale * statistics.median(record["cpu_seconds"] for record in records[1:])
     last = records[-1]  # the first round has nothing to evaluate
     up = clients * (last["bytes_up"] + last["bytes_evaluation"])
     down = clients * last["bytes_down"]
@@ -119,15 +123,16 @@ def _try(sample: Federation, settings: RunSettings, threads: int) -> tuple[Local
     return engine, records
 
 
-def _size(federation: Federation, width: int, weights: int) -> float:
-    """What cost grows with: stored entries, nodes times width, clients times weights."""
-    total = 0.0
-    for client in federation.clients:
-        graph = client.graph
-        features: Any = graph.features
-        entries = features.nnz if graph.is_sparse else graph.num_nodes * graph.num_features / 4
-        total += entries + 2 * graph.num_edges + graph.num_nodes * width / 4 + weights / 16
-    return total
+def _size(client: Client, width: int, weights: int) -> float:
+    """What cost grows with: stored entries, nodes times width, weights."""
+    graph = client.graph
+    features: Any = graph.features
+    entries = features.nnz if graph.is_sparse else graph.num_nodes * graph.num_features / 4
+    return float(entries + 2 * graph.num_edges + graph.num_nodes * width / 4 + weights / 16)
+
+
+def _slowness(client: Client) -> float:
+    return float(max(1.0, client.graph.num_nodes / SAMPLE_NODES) ** OUT_OF_CACHE)
 
 
 def _sample(federation: Federation, num_nodes: int) -> Federation:
