@@ -29,6 +29,8 @@ def test_everything_is_written(reference: Path, tmp_path: Path, capsys: pytest.C
     assert [case["nodes"] for case in content["cases"]] == [1000, 2000]
     assert content["scaling"][0]["exponent"] == pytest.approx(1.0)
     assert {"command", "date", "machine", "versions", "threads", "repetitions"} < set(content)
+    assert len(content["yardstick_milliseconds"]) == 2
+    assert min(content["yardstick_milliseconds"]) > 0
     assert (out / "benchmark.png").read_bytes().startswith(b"\x89PNG")
     markdown = (out / "benchmark.md").read_text()
     assert "| 1,000/2 | GCN FedSpray | 4 | 8 | 2.00 | 12 | 3.00 |" in markdown

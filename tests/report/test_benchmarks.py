@@ -26,6 +26,7 @@ def content(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> dict[str, Any]:
     return {
         "command": "fedspray bench",
         "date": "2026-01-01",
+        "yardstick_milliseconds": [2.14, 2.26],
         "machine": {"processor": "Some CPU", "cores": 2, "memory_bytes": 8_000_000_000, "system": "Linux"},
         "versions": {"torch": "2", "torch-geometric": "2", "python": "3"},
         "threads": 1,

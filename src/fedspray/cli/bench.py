@@ -83,6 +83,7 @@ def bench(
     from fedspray.bench.cases import choose_cases
     from fedspray.bench.measure import measure
     from fedspray.bench.scaling import find_series
+    from fedspray.bench.yardstick import measure_yardstick
     from fedspray.report.files import check_target, write_file
 
     output = Output(as_json)
@@ -99,12 +100,18 @@ def bench(
     if out is not None:
         check_target(out / f"{NAME}.json", (".json",), "--out")
     rounds = repetitions or (3 if quick else 7)
-    lines = []
+    yardsticks, lines = [measure_yardstick()], []
     for index, case in enumerate(cases, start=1):
         with output.busy(f"{index} of {len(cases)}: {case} …"):
             lines.append(measure(case, repetitions=rounds, threads=threads, reference=reference))
         output.note(f"{index} of {len(cases)}: {case}: {_in_short(lines[-1])}")
-    content = {**_header(threads, rounds), "cases": lines, "scaling": find_series(lines)}
+    yardsticks.append(measure_yardstick())
+    content = {
+        **_header(threads, rounds),
+        "yardstick_milliseconds": yardsticks,
+        "cases": lines,
+        "scaling": find_series(lines),
+    }
     _show(output, content)
     if out is not None:
         from fedspray.report.benchmarks import benchmark_markdown, benchmark_png

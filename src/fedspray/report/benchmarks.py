@@ -35,7 +35,8 @@ def benchmark_markdown(content: Json) -> str:
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_bytes'] / 1e9:.0f} GB"
     heading = (
         f"`{content['command']}`\n\n{content['date']}; {where}; threads: {content['threads']}; "
-        f"torch {versions['torch']}, PyTorch Geometric {versions['torch-geometric']}, Python {versions['python']}.\n"
+        f"torch {versions['torch']}, PyTorch Geometric {versions['torch-geometric']}, Python {versions['python']}; "
+        f"yardstick {' and '.join(f'{value:.1f}' for value in content['yardstick_milliseconds'])} ms.\n"
     )
     return "\n".join([heading, *(sheet.to_markdown() for sheet in benchmark_sheets(content))])
 
