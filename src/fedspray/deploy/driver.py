@@ -17,6 +17,7 @@ from typing import Any
 
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import read_progress
+from fedspray.deploy.interrupts import remembered_interrupts
 from fedspray.deploy.kits import write_job
 from fedspray.deploy.locks import Lock, holder
 from fedspray.deploy.project import Project
@@ -79,14 +80,16 @@ class Driver:
         # A run that stopped before is tried again: that is why somebody came back to it.
         stopped = self._job() if read_progress(self._folder).get("state") == "stopped" else None
         try:
-            while not (self._folder / "result.json").exists():
-                self._tend()
-                try:
-                    self._step(stopped)
-                except Unreachable:
-                    self._hang_up()
-                    self._say(f"the server does not answer at {self._project.address}")
-                time.sleep(POLL)
+            with remembered_interrupts() as stop_if_interrupted:
+                while not (self._folder / "result.json").exists():
+                    self._tend()
+                    try:
+                        self._step(stopped)
+                    except Unreachable:
+                        self._hang_up()
+                        self._say(f"the server does not answer at {self._project.address}")
+                    stop_if_interrupted()
+                    time.sleep(POLL)
             return store.read_json(self._folder / "result.json")
         finally:
             self._hang_up()
