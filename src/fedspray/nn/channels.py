@@ -136,7 +136,8 @@ class Channel:
     @cached_property
     def degrees(self) -> Tensor:
         """[N]: neighbours of each node in this channel, the node itself not counted."""
-        return torch.bincount(self.row[~self.is_loop], minlength=self.num_nodes).to(self.dtype)
+        # Every node has exactly one loop among the entries.
+        return (torch.bincount(self.row, minlength=self.num_nodes) - 1).to(self.dtype)
 
     @cached_property
     def touched(self) -> Tensor:
@@ -146,35 +147,39 @@ class Channel:
     @cached_property
     def gcn_adjacency(self) -> SparseMatrix:
         """[N, N]: D^-1/2 (A_c + I) D^-1/2, or without I; rows of isolated nodes are then 0."""
-        keep = self._kept
+        row, column = self._entries(loops=self.self_loops)
         scale = (self.degrees + self.self_loops).clamp(min=1).rsqrt()
-        matrix = self._csr(keep, scale[self.row[keep]] * scale[self.column[keep]])
+        matrix = self._csr(row, column, scale[row] * scale[column])
         return SparseMatrix(matrix, matrix)
 
     @cached_property
     def mean_adjacency(self) -> SparseMatrix:
         """[N, N]: D^-1 A_c, rows of isolated nodes 0."""
-        keep = ~self.is_loop
+        row, column = self._entries(loops=False)
         share = 1 / self.degrees.clamp(min=1)
-        return SparseMatrix(self._csr(keep, share[self.row[keep]]), self._csr(keep, share[self.column[keep]]))
+        return SparseMatrix(self._csr(row, column, share[row]), self._csr(row, column, share[column]))
 
     @cached_property
     def edge_index_with_loops(self) -> Tensor:
         """[2, E']: both directions, and the loops if this channel has them."""
-        return torch.stack([self.column, self.row])[:, self._kept]
+        row, column = self._entries(loops=self.self_loops)
+        return torch.stack([column, row])
 
-    @property
-    def _kept(self) -> Tensor:
-        return torch.ones_like(self.is_loop) if self.self_loops else ~self.is_loop
+    def _entries(self, *, loops: bool) -> tuple[Tensor, Tensor]:
+        """Row and column of every entry, with or without the loops."""
+        if loops:
+            return self.row, self.column
+        kept = (~self.is_loop).nonzero()[:, 0]
+        return self.row[kept], self.column[kept]
 
-    def _csr(self, keep: Tensor, values: Tensor) -> Tensor:
-        counts = torch.bincount(self.row[keep], minlength=self.num_nodes)
+    def _csr(self, row: Tensor, column: Tensor, values: Tensor) -> Tensor:
+        counts = torch.bincount(row, minlength=self.num_nodes)
         start = functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             return torch.sparse_csr_tensor(
                 start,
-                self.column[keep].to(torch.int32),
+                column.to(torch.int32),
                 values,
                 size=(self.num_nodes, self.num_nodes),
                 check_invariants=False,  # rows and columns are sorted by construction
@@ -188,8 +193,8 @@ def split_edges(batch: GraphBatch, types: Tensor, num_types: int, *, self_loops:
     is_loop = edge == len(types)
     channels = []
     for chosen in range(num_types):
-        keep = (type_of == chosen) | is_loop
-        parts = (row[keep], column[keep], is_loop[keep])
+        kept = ((type_of == chosen) | is_loop).nonzero()[:, 0]
+        parts = (row[kept], column[kept], is_loop[kept])
         channels.append(Channel(*parts, num_nodes=batch.num_nodes, dtype=batch.dtype, self_loops=self_loops))
     return channels
 

@@ -27,9 +27,11 @@ def client_edges(batch: GraphBatch) -> list[Tensor]:
 
 def edge_vectors(hidden: Tensor, edges: Tensor, representation: str = "concat") -> Tensor:
     """e [E, 2H] from the representations of the ends: hidden [N, H], edges [2, E] in either direction."""
-    low, high = hidden[edges.amin(dim=0)], hidden[edges.amax(dim=0)]
-    parts = [low, high] if representation == "concat" else [low + high, (low - high).abs()]
-    return torch.cat(parts, dim=1)
+    low, high = torch.minimum(*edges), torch.maximum(*edges)
+    if representation == "concat":  # one gather puts both halves where they belong
+        return hidden[torch.stack([low, high], dim=1).view(-1)].view(len(low), 2 * hidden.shape[1])
+    one, other = hidden[low], hidden[high]
+    return torch.cat([one + other, (one - other).abs()], dim=1)
 
 
 def assign(vectors: Tensor, centres: Tensor) -> Tensor:
