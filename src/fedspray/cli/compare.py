@@ -61,22 +61,7 @@ def compare(
     from fedspray.studies.tuning import tune_rows
 
     output = Output(as_json)
-    plan = study.read_plan(
-        config,
-        {
-            **study.data_values(partitioner, partition_dir, clients, nodes, alpha, partition_seed),
-            "rounds": rounds,
-        },
-        {
-            "datasets": dataset,
-            "algorithms": algorithm,
-            "backbones": backbone,
-            "seeds": seeds,
-            "reference": reference,
-        },
-        settings,
-    )
-    work = study.Work(output, cells, jobs, threads, backend, cluster, keep_runs)
+    plan, work = study.read_plan(config, locals()), study.Work.of(locals())
     folder = out or Path("studies") / (config.stem if config else "compare")
     rows, searches = tune_rows(plan.rows(), plan.tune, work.run) if plan.tune else (plan.rows(), [])
     # Seed by seed, so that what is there after a while can be compared.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,29 +83,7 @@ def local(
     from fedspray.runs import store
     from fedspray.runs.experiment import Experiment, open_source
 
-    output = Output(as_json)
-    values = options.experiment_values(
-        dataset=dataset,
-        partitioner=partitioner,
-        partition_dir=partition_dir,
-        clients=clients,
-        nodes=nodes,
-        alpha=alpha,
-        partition_seed=partition_seed,
-        algorithm=algorithm,
-        backbone=backbone,
-        preset=preset,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        participation=participation,
-        min_clients=min_clients,
-        selection=selection,
-        seed=seed,
-        seeds=seeds,
-        keep_split=keep_split,
-        settings=settings,
-        backbone_of=backbone_of,
-    )
+    output, values = Output(as_json), options.experiment_values(locals())
     experiment = Experiment.from_values(values, "command line")
     run_settings = experiment.run_settings()
     run_settings.build()  # refuse bad settings before any data is touched
@@ -181,21 +159,7 @@ def init(
         features or int(_ask("features per node", "--features")),
         classes or _ask("number of classes, or their names separated by commas", "--classes"),
     )
-    experiment = _experiment(
-        algorithm=algorithm,
-        backbone=backbone,
-        preset=preset,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        participation=participation,
-        min_clients=min_clients,
-        selection=selection,
-        seed=seed,
-        seeds=seeds,
-        keep_split=keep_split,
-        settings=settings,
-        backbone_of=backbone_of,
-    )
+    experiment = _experiment(locals())
     agreement = Agreement.between(name or folder.name, list(organisations), task, experiment)
     with output.busy("making keys and kits …"):
         parcels = init_project(
@@ -230,21 +194,7 @@ def amend(
 
     project, output = Project.open(folder), Output()
     old = project.agreement()
-    experiment = _experiment(
-        algorithm=algorithm,
-        backbone=backbone,
-        preset=preset,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        participation=participation,
-        min_clients=min_clients,
-        selection=selection,
-        seed=seed,
-        seeds=seeds,
-        keep_split=keep_split,
-        settings=settings,
-        backbone_of=backbone_of,
-    )
+    experiment = _experiment(locals())
     new = Agreement(old.roster, experiment)
     for change in old.changes(new):
         output.show(change)
@@ -348,11 +298,10 @@ def _ask(what: str, flag: str) -> str:
     return str(typer.prompt(what, err=True))
 
 
-def _experiment(**given: Any) -> RunSettings:
+def _experiment(given: Mapping[str, Any]) -> RunSettings:
     from fedspray.runs.experiment import Experiment
 
-    values = options.experiment_values(partition_dir=None, **given)
-    return Experiment.from_values(values, "command line").run_settings()
+    return Experiment.from_values(options.experiment_values(given), "command line").run_settings()
 
 
 def _waits(row: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -168,16 +169,26 @@ KeepSplit = Annotated[
 ]
 
 
-def experiment_values(
-    *, settings: list[str] | None, backbone_of: list[str] | None, partition_dir: Path | None, **given: Any
-) -> dict[str, Any]:
-    """What was given of an experiment, under the names that its file has."""
-    values = {
-        **given,
-        "partition_dir": None if partition_dir is None else str(partition_dir),
-        "keep_split": given.get("keep_split") or None,
-        "set": _pairs("--set", settings),
-        "backbone_of": _pairs("--backbone-of", backbone_of),
+_EXPERIMENT = (
+    *("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed"),
+    *("algorithm", "backbone", "preset", "rounds", "local_epochs", "participation", "min_clients", "selection"),
+    *("seed", "seeds", "keep_split"),
+)
+"""The flags that have the name of a key of an experiment."""
+
+
+def experiment_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given of an experiment, under the names that its file has.
+
+    Args:
+        given: a command's arguments by name, its ``locals()``; all that is no flag of an experiment is ignored.
+    """
+    values = {name: given.get(name) for name in _EXPERIMENT}
+    values |= {
+        "partition_dir": None if values["partition_dir"] is None else str(values["partition_dir"]),
+        "keep_split": values["keep_split"] or None,
+        "set": _pairs("--set", given.get("settings")),
+        "backbone_of": _pairs("--backbone-of", given.get("backbone_of")),
     }
     return {name: value for name, value in values.items() if value not in (None, {})}
 

@@ -50,25 +50,7 @@ def plan(
     from fedspray.runs.experiment import open_source
     from fedspray.runs.plan import make_plan
 
-    output = Output(as_json)
-    flags = options.experiment_values(
-        dataset=dataset,
-        partitioner=partitioner,
-        partition_dir=partition_dir,
-        clients=clients,
-        nodes=nodes,
-        alpha=alpha,
-        partition_seed=partition_seed,
-        algorithm=algorithm,
-        backbone=backbone,
-        preset=preset,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        participation=participation,
-        seeds=seeds,
-        settings=settings,
-        backbone_of=None,
-    )
+    output, flags = Output(as_json), options.experiment_values(locals())
     experiment = options.read_experiment(config, flags)
     run = experiment.run_settings()
     run.build()  # refuse bad settings before any data is touched

@@ -87,7 +87,7 @@ def reproduce(
     _check_datasets(dataset or [])
     check_target(out / "parts.md", [".md"], "--out")
     chosen = list(PARTS) if "all" in parts else [name for name in PARTS if name in parts]
-    work = study.Work(output, cells, jobs, threads, backend, cluster)
+    work = study.Work.of(locals())
 
     def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
         return Grid(wanted, cells).stored() if stored else work.run(title, wanted)

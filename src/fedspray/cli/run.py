@@ -86,29 +86,7 @@ def run(
     as_json: options.AsJson = False,
 ) -> None:
     """Train an algorithm on a federation and report overall and minority accuracy."""
-    output = Output(as_json)
-    flags = options.experiment_values(
-        dataset=dataset,
-        partitioner=partitioner,
-        partition_dir=partition_dir,
-        clients=clients,
-        nodes=nodes,
-        alpha=alpha,
-        partition_seed=partition_seed,
-        algorithm=algorithm,
-        backbone=backbone,
-        preset=preset,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        participation=participation,
-        min_clients=min_clients,
-        selection=selection,
-        seed=seed,
-        seeds=seeds,
-        keep_split=keep_split,
-        settings=settings,
-        backbone_of=backbone_of,
-    )
+    output, flags = Output(as_json), options.experiment_values(locals())
     if resume is not None:
         if flags or config or out:
             named = ", ".join(sorted(flags) or (["FILE.toml"] if config else ["out"]))

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +93,11 @@ class Work:
     cluster: str | None = None
     keep_runs: bool = False
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Work:
+        """From a command's arguments by name, its ``locals()``."""
+        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+
     def run(self, title: str, cells: Sequence[Cell]) -> list[Outcome]:
         """Runs cells with one progress display, and says how each ended."""
         from fedspray.studies.grid import Grid, Workers
@@ -115,51 +120,39 @@ class Work:
             raise
 
 
-def read_plan(
-    config: Path | None,
-    flags: Mapping[str, Any],
-    lists: Mapping[str, Any],
-    settings: Sequence[str] | None,
-) -> Plan:
+def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
     """The plan of a study: the file's values, then the flags.
 
     Args:
         config: the TOML file, if there is one.
-        flags: keys of an experiment; None was not given.
-        lists: keys of ``[compare]``; None was not given.
-        settings: what ``--set`` was given.
+        given: a command's arguments by name, its ``locals()``; all that is no flag of a study is ignored.
     """
     from fedspray.runs.experiment import Experiment
     from fedspray.studies.plan import Plan
 
+    flags = {name: given.get(name) for name in _SINGLE}
+    flags["partition_dir"] = None if flags["partition_dir"] is None else str(flags["partition_dir"])
+    lists = {key: given[name] for name, key in _LISTS.items() if given.get(name) is not None}
     values = {} if config is None else Experiment.read_values(config)
     compare = values.get("compare", {})
-    given = {name: value for name, value in lists.items() if value is not None}
     if isinstance(compare, Mapping):
-        values["compare"] = {**_restricted(compare, given), **given}
-    if lists.get("seeds") is not None:
+        values["compare"] = {**_restricted(compare, lists), **lists}
+    if "seeds" in lists:
         values = {name: value for name, value in values.items() if name not in ("seed", "seeds")}
     values |= {name: value for name, value in flags.items() if value is not None}
-    return Plan.from_values(values, "command line" if config is None else str(config), _owned(settings))
+    name = "command line" if config is None else str(config)
+    return Plan.from_values(values, name, _owned(given.get("settings")))
 
 
-def data_values(
-    partitioner: str | None,
-    partition_dir: Path | None,
-    clients: int | None,
-    nodes: int | None,
-    alpha: float | None,
-    partition_seed: int | None,
-) -> dict[str, Any]:
-    """The flags that describe a federation, by their keys in an experiment."""
-    return {
-        "partitioner": partitioner,
-        "partition_dir": None if partition_dir is None else str(partition_dir),
-        "clients": clients,
-        "nodes": nodes,
-        "alpha": alpha,
-        "partition_seed": partition_seed,
-    }
+_SINGLE = ("partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed", "rounds")
+_LISTS = {
+    "dataset": "datasets",
+    "algorithm": "algorithms",
+    "backbone": "backbones",
+    "seeds": "seeds",
+    "reference": "reference",
+}
+"""Flags, and the keys of ``[compare]`` that they stand for."""
 
 
 def finish(outcomes: Sequence[Outcome]) -> None:

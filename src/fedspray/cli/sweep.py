@@ -58,18 +58,9 @@ def sweep(
     from fedspray.studies.sweep import summarise_sweep, sweep_rows
 
     output = Output(as_json)
-    plan = study.read_plan(
-        config,
-        {
-            **study.data_values(partitioner, partition_dir, clients, nodes, alpha, partition_seed),
-            "rounds": rounds,
-        },
-        {"datasets": dataset, "algorithms": algorithm, "backbones": backbone, "seeds": seeds},
-        settings,
-    )
+    plan, work = study.read_plan(config, locals()), study.Work.of(locals())
     setting, values = study.listed("--vary", vary)
     rows = sweep_rows(plan, setting, values)
-    work = study.Work(output, cells, jobs, threads, backend, cluster, keep_runs)
     folder = out or Path("studies") / f"{config.stem if config else 'sweep'}-{setting}"
     outcomes = work.run(f"sweeping {setting}", [cell for _, row in rows for cell in row.cells(plan.seeds)])
     count = len(plan.seeds)

@@ -82,18 +82,9 @@ def tune(
     from fedspray.studies.tuning import chosen_toml, tune_rows
 
     output = Output(as_json)
-    plan = study.read_plan(
-        config,
-        {
-            **study.data_values(partitioner, partition_dir, clients, nodes, alpha, partition_seed),
-            "rounds": rounds,
-        },
-        {"datasets": dataset, "algorithms": algorithm, "backbones": backbone},
-        settings,
-    )
+    plan, work = study.read_plan(config, locals()), study.Work.of(locals())
     search = _search(plan, grid, tuning_seeds, criterion, trials)
     names = dict.fromkeys(name for points in search.grid.values() for name in points) if grid else {}
-    work = study.Work(output, cells, jobs, threads, backend, cluster, keep_runs)
     folder = out or Path("studies") / "-".join([config.stem if config else "tune", *names])
     _, records = tune_rows(plan.rows(), search, work.run)
     if not as_json:
