@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -84,6 +86,30 @@ def test_finished_cells_are_found_and_never_run_again(tmp_path: Path, monkeypatc
     assert outcomes[0].result is not None
     assert outcomes[0].result.content == first[0].result.content
     assert [file.name for file in (tmp_path / "runs").iterdir()] == []
+
+
+def test_a_killed_process_leaves_no_lock_at_a_finished_cell_for_ever(tmp_path: Path) -> None:
+    (outcome,) = Grid([cell("local")], tmp_path).run()
+    lock = tmp_path / "runs" / f"{outcome.path.stem}.lock"
+    assert not lock.exists()
+    lock.touch()  # killed after the result was written
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Grid([cell("local")], tmp_path)
+        assert lock.exists()  # somebody is about to remove it
+    Grid([cell("local")], tmp_path)
+    assert not lock.exists()
+
+
+def test_an_interrupt_that_a_callback_swallows_stops_the_grid(tmp_path: Path) -> None:
+    def swallow(outcome: grids.Outcome) -> None:
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+
+    grid = Grid([cell("local"), cell("fedavg")], tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        grid.run(swallow)
+    assert grid.num_finished == 1
 
 
 def test_two_workers_give_what_one_gives(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from typing import Any
 
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import read_progress
-from fedspray.deploy.interrupts import remembered_interrupts
 from fedspray.deploy.kits import write_job
 from fedspray.deploy.locks import Lock, holder
 from fedspray.deploy.project import Project
 from fedspray.deploy.session import ENDED, AdminSession, Unreachable
 from fedspray.errors import InputError, RunStopped
 from fedspray.runs import store
+from fedspray.runs.interrupts import remembered_interrupts
 
 POLL = 0.2
 ASK_EVERY = 1.0

@@ -12,6 +12,7 @@ saves and leaves; whoever wants the cell meanwhile waits for the lock and goes o
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -26,6 +27,7 @@ from typing import Any
 
 from fedspray.errors import InputError, RunStopped, unknown
 from fedspray.runs import store
+from fedspray.runs.interrupts import remembered_interrupts
 from fedspray.runs.run import begin, carry_out
 from fedspray.studies.cells import Cell
 from fedspray.studies.results import CellResult
@@ -115,6 +117,8 @@ class Grid:
             path = self.folder / f"{cell.name(key)}.json"
             self._jobs.setdefault(key, Job(cell, key, path, self.workers.threads, self.keep_runs, owner))
         stored = [key for key, job in self._jobs.items() if job.path.exists()]
+        for key in stored:
+            _drop_lock(self._jobs[key])
         self._outcomes = {key: self._load(self._jobs[key], was_stored=True) for key in stored}
         self.num_stored = len(stored)
         self.total = len(self._jobs)
@@ -123,17 +127,20 @@ class Grid:
     def run(self, on_outcome: Callable[[Outcome], None] | None = None) -> list[Outcome]:
         """Runs what is not there yet, and returns how every cell ended, in the order of `cells`."""
         self._began, self._done_before = time.monotonic(), self.done()
-        while pending := [job for key, job in self._jobs.items() if key not in self._outcomes]:
-            began = time.time()
-            try:
-                for key, failure in _parallel(self.workers, pending):
-                    self._add(key, failure, on_outcome)
-            except _worker_death():
-                in_work = [job for job in pending if job.key not in self._outcomes and _was_begun(job, began)]
-                for job in in_work:
-                    self._add(job.key, _run_alone(self.workers, job), on_outcome)
-                if not in_work:
-                    raise
+        with remembered_interrupts() as stop_if_interrupted:
+            while pending := [job for key, job in self._jobs.items() if key not in self._outcomes]:
+                began = time.time()
+                try:
+                    for key, failure in _parallel(self.workers, pending):
+                        self._add(key, failure, on_outcome)
+                        stop_if_interrupted()
+                except _worker_death():
+                    stop_if_interrupted()  # a terminal interrupts the workers too
+                    in_work = [job for job in pending if job.key not in self._outcomes and _was_begun(job, began)]
+                    for job in in_work:
+                        self._add(job.key, _run_alone(self.workers, job), on_outcome)
+                    if not in_work:
+                        raise
         return [replace(self._outcomes[key], cell=cell) for key, cell in zip(self._keys, self.cells, strict=True)]
 
     def stored(self) -> list[Outcome]:
@@ -318,6 +325,13 @@ def _locked(path: Path) -> Iterator[None]:
         fcntl.flock(stream, fcntl.LOCK_EX)
         path.touch()
         yield
+
+
+def _drop_lock(job: Job) -> None:
+    """Removes the lock of a finished cell that a killed process left behind, unless somebody holds it."""
+    with contextlib.suppress(OSError), _lock_path(job).open("r") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_path(job).unlink(missing_ok=True)
 
 
 def _lock_path(job: Job) -> Path:

@@ -1,7 +1,7 @@
 """Ctrl-C that cannot get lost.
 
-NVFlare catches every exception in places, KeyboardInterrupt among them, and goes on. So an interrupt is raised as
-always, but remembered too, until somebody who means to stop asks for it.
+NVFlare catches every exception in places, KeyboardInterrupt among them, and goes on; so does Python in destructors
+and callbacks. So an interrupt is raised as always, but remembered too, until somebody who means to stop asks for it.
 """
 
 from __future__ import annotations

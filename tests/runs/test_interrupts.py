@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fedspray.deploy.interrupts import remembered_interrupts
+from fedspray.runs.interrupts import remembered_interrupts
 
 
 def test_an_interrupt_that_somebody_swallowed_is_not_lost() -> None:
