@@ -66,7 +66,7 @@ def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
     algorithms, _ = case.settings().build_for(federation.roster)
     batches = [
         GraphBatch.from_clients([federation.clients[k] for k in ids], ids)
-        for ids in choose_blocks(federation, algorithms)
+        for ids in choose_blocks(federation, algorithms, at_once=torch.get_num_threads())
     ]
     floors = [floor_of(algorithms[0], batch) for batch in batches]
     pause(None)
