@@ -49,10 +49,9 @@ def play(shape: dict[str, Any]) -> dict[str, Any]:
     import fedspray
     from fedspray.data.federation import Federation
     from fedspray.engine.local import choose_blocks
-    from fedspray.runs.plan import _memory
+    from fedspray.engine.process import process_peak
     from fedspray.runs.settings import RunSettings
 
-    held = _memory("VmRSS") or 0
     rng = np.random.default_rng(0)
     graphs: dict[str, fedspray.Graph] = {}
     bounds = np.linspace(0, shape["nodes"], shape["clients"] + 1).astype(int)
@@ -75,7 +74,7 @@ def play(shape: dict[str, Any]) -> dict[str, Any]:
     fedspray.run(federation, algorithm="fedspray", rounds=2)
     weights = shape["features"] * HIDDEN * 2  # GNN and encoder; the other layers are small
     terms = [stored, edges, shape["nodes"], largest, shape["clients"] * weights]
-    return {"terms": terms, "base": held, "peak": _memory("VmHWM")}
+    return {"terms": terms, "peak": process_peak()}
 
 
 def main() -> None:

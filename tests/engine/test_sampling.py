@@ -63,6 +63,19 @@ def test_only_drawn_nodes_change_and_clients_keep_their_weight() -> None:
     assert torch.equal(uplink["num_train"], batch.num_train)
 
 
+def test_what_is_taken_is_put_back_where_it_was() -> None:
+    federation = ragged_federation()
+    batch = stack(federation)
+    algorithm = make(node_proxy_start="kept")
+    state = algorithm.init_clients(federation.task, batch, 0)
+    count = len(batch.train)
+    for index in (torch.arange(count).flip(0), torch.arange(0, count, 2), torch.tensor([count - 1, 0])):
+        taken = tree.take_train(state, index)
+        assert torch.equal(taken.node_proxies, state.node_proxies[index])
+        back = tree.flatten(tree.put_train(state, taken, index))
+        assert all(torch.equal(back[name], leaf) for name, leaf in tree.flatten(state).items())
+
+
 def test_neighbours_are_neighbours_and_a_client_alone_draws_the_same() -> None:
     federation = ragged_federation()
     batch = stack(federation)

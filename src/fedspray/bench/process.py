@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -98,8 +96,10 @@ class _Stopwatch:
         self._wall, self._cpu = time.perf_counter(), 0.0  # from the start of the process
 
     def pause(self, metrics: dict[str, float] | None) -> None:
+        from fedspray.engine.process import process_peak  # what imports torch belongs to the players' own processes
+
         cpu, wall = time.process_time(), time.perf_counter()
-        self._connection.send(Sample(cpu - self._cpu, wall - self._wall, _peak_bytes(), metrics))
+        self._connection.send(Sample(cpu - self._cpu, wall - self._wall, process_peak(), metrics))
         self._connection.recv()
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
@@ -132,11 +132,6 @@ def _serve(connection: Connection, kind: str, case: Case, threads: int, referenc
         connection.send(error)
     except Exception as error:
         connection.send(PlayerFailed(f"{type(error).__name__}: {error}"))
-
-
-def _peak_bytes() -> int:
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def bench(
         int | None,
         _option("--repetitions", "Rounds that count. [dim]default: 7; quick: 3[/dim]", "N", _HOW, min=1),
     ] = None,
-    threads: Annotated[int, _option("--threads", "torch's threads.", "N", _HOW, min=1)] = 1,
+    threads: Annotated[int, _option("--threads", "Threads.", "N", _HOW, min=1)] = 1,
     out: Annotated[
         Path | None,
         _option("--out", f"A folder for {NAME}.json, .md and .png.", "DIR", _HOW),

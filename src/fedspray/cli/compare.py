@@ -81,7 +81,7 @@ def compare(
     for (data, gnn), comparison in pages.items():
         name = "report.html" if len(pages) == 1 else f"report-{data}-{gnn}.html"
         write_page(comparison, folder / re.sub(r"[^A-Za-z0-9.-]+", "_", name))
-    written = "report.html" if len(pages) == 1 else f"{len(pages)} report-*.html"
-    output.note(f"wrote comparison.json, .md, .tex, .csv and {written} to {folder}; cells are in {cells}")
+    written = {0: "", 1: ", report.html"}.get(len(pages), f", {len(pages)} pages report-*.html")
+    output.note(f"wrote comparison.json, .md, .tex, .csv{written} to {folder}; cells are in {cells}")
     output.result(summary)
     study.finish(outcomes)

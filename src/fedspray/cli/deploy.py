@@ -73,7 +73,7 @@ def local(
     seed: options.RunSeed = None,
     seeds: options.RunSeeds = None,
     keep_split: options.KeepSplit = False,
-    threads: Annotated[int, options.training("--threads", "torch's threads at each site.", "N", min=1)] = 1,
+    threads: Annotated[int, options.training("--threads", "Threads of each site.", "N", min=1)] = 1,
     grace: Grace = 60.0,
     as_json: options.AsJson = False,
 ) -> None:

@@ -43,7 +43,7 @@ def plan(
     participation: options.Participation = None,
     settings: options.Settings = None,
     seeds: options.RunSeeds = None,
-    threads: Annotated[int, options.training("--threads", "torch's threads.", "N", min=1)] = 1,
+    threads: Annotated[int, options.training("--threads", "Threads.", "N", min=1)] = 1,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict memory, time and bytes of a run from trial rounds on a sample of its data."""

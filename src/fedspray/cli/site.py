@@ -39,7 +39,7 @@ def check(
             "--data", help="Where this site's data are: a client's folder or a graph in npz format.", metavar="PATH"
         ),
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="torch's threads.", metavar="N", min=1)] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Threads.", metavar="N", min=1)] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check kit, certificates, data and schema, rehearse one local epoch, and say what would leave."""

@@ -61,7 +61,7 @@ Settings = Annotated[
 Jobs = Annotated[
     int | None, _option("--jobs", "Cells at a time. [dim]default: cores / threads[/dim]", "N", _WORK, min=1)
 ]
-Threads = Annotated[int, _option("--threads", "torch's threads in each worker.", "N", _WORK, min=1)]
+Threads = Annotated[int, _option("--threads", "Threads of each worker.", "N", _WORK, min=1)]
 Backend = Annotated[str, _option("--backend", "joblib's back end: loky (here), dask or ray.", "NAME", _WORK)]
 Cluster = Annotated[
     str | None, _option("--cluster", "Address of the Dask scheduler or the Ray head.", "ADDRESS", _WORK)

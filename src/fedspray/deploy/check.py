@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import time
 from dataclasses import replace
@@ -19,6 +18,7 @@ from fedspray.deploy import certificates
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.kits import EXECUTOR, Address
 from fedspray.deploy.site import Site
+from fedspray.engine.process import process_peak
 from fedspray.engine.worker import Request, Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.nn import tree
@@ -91,7 +91,7 @@ def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any
         began = time.perf_counter()
         uplink, _ = worker.handle(Request(round_index, evaluate=False), message)
         seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = process_peak() / 2**20
     return {
         "epoch_seconds": seconds,
         "rounds": rounds.rounds,

@@ -1,11 +1,14 @@
-"""Settings of the process that training runs in, for speed."""
+"""The process that training runs in: settings for speed, and its memory."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+import resource
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -44,3 +47,33 @@ def release_memory() -> None:
     """Gives freed memory back to the system, where that can be asked for."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def resident_memory() -> int | None:
+    """Bytes of this process in memory now; None where the system does not say."""
+    return _status("VmRSS")
+
+
+def process_peak() -> int:
+    """The most bytes that this process ever had in memory."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[Callable[[], int | None]]:
+    """Gives a function that tells the most bytes in memory since the start of the block, None if that is unknown."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        yield lambda: None
+    else:
+        yield lambda: _status("VmHWM")
+
+
+def _status(name: str) -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)

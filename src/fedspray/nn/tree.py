@@ -97,9 +97,10 @@ def take_train(state: T, index: Tensor) -> T:
 def put_train(state: T, part: T, index: Tensor) -> T:
     """``part``, with what ``state`` had for all other training nodes: the inverse of `take_train`."""
     whole = flatten(state)
+    by_node = flatten(_map(state, "client", lambda _, axis: torch.tensor(axis == "train")))
 
     def put(name: str, leaf: Tensor) -> Tensor:
-        return whole[name].index_copy(0, index, leaf) if leaf.shape != whole[name].shape else leaf
+        return whole[name].index_copy(0, index, leaf) if by_node[name] else leaf
 
     return restore(state, {name: put(name, leaf) for name, leaf in flatten(part).items()})
 

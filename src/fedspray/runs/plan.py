@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import torch
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
 from fedspray.engine.local import LocalEngine, single_blocks
-from fedspray.engine.process import release_memory
+from fedspray.engine.process import peak_memory, release_memory, resident_memory
 from fedspray.engine.rounds import run_rounds, start
 from fedspray.runs.result import Json
 from fedspray.runs.settings import RunSettings
@@ -74,8 +72,8 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
     _try(_sample(federation, WARM_UP_NODES), settings, threads)  # what a process sets up once is not to be scaled
     sample = _sample(federation, SAMPLE_NODES)
     release_memory()
-    held = _memory("VmRSS")
-    with _peak_memory() as peak:
+    held = resident_memory()
+    with peak_memory() as peak:
         engine, records = _try(sample, settings, threads)
         highest = peak()
     algorithms, rounds = settings.build_for(federation.roster)
@@ -156,25 +154,6 @@ def _thinned(client: Client, num_nodes: int) -> Client:
     return Client(client.name, small, split, np.arange(num_nodes))
 
 
-@contextmanager
-def _peak_memory() -> Iterator[Callable[[], int | None]]:
-    """Gives a function that tells the peak of resident memory since the start of the block."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        yield lambda: None
-    else:
-        yield lambda: _memory("VmHWM")
-
-
-def _memory(name: str) -> int | None:
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)
-
-
 def _available() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -182,4 +161,4 @@ def _available() -> int | None:
     except (OSError, StopIteration):
         names = os.sysconf_names
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in names else None
-    return free + (_memory("VmRSS") or 0)
+    return free + (resident_memory() or 0)
