@@ -13,13 +13,14 @@ def test_difference_is_ours_minus_published() -> None:
     known = line(published=87.71, published_std=0.65, ours=88.25, ours_std=0.27)
     assert known.difference is not None
     assert abs(known.difference - 0.54) < 1e-9
-    assert known.within_one_std
+    assert known.deviations is not None
+    assert abs(known.deviations - 0.54 / 0.65) < 1e-9
     assert known.texts() == ("87.71 ± 0.65", "88.25 ± 0.27", "+0.54")
 
 
-def test_further_than_one_standard_deviation() -> None:
-    assert line(published=77.11, published_std=0.43, ours=88.01).within_one_std is False
-    assert line(published=77.11, ours=88.01).within_one_std is None
+def test_without_a_published_deviation_there_is_nothing_to_count_in() -> None:
+    assert line(published=77.11, ours=88.01).deviations is None
+    assert line(published=77.11, published_std=0.0, ours=88.01).deviations is None
 
 
 def test_what_is_not_known_is_said_and_not_made_up() -> None:

@@ -49,11 +49,9 @@ class Line:
         return None if self.difference is None else round(self.ours or 0.0, self.digits) == self.published
 
     @property
-    def within_one_std(self) -> bool | None:
-        """Whether ours is as near as one published standard deviation."""
-        if self.difference is None or self.published_std is None:
-            return None
-        return abs(self.difference) <= self.published_std
+    def deviations(self) -> float | None:
+        """The difference in published standard deviations."""
+        return None if self.difference is None or not self.published_std else self.difference / self.published_std
 
     def to_json(self) -> Json:
         """As plain JSON values."""

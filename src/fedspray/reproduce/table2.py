@@ -19,17 +19,18 @@ def table2(request: Request) -> PartResult:
 
 
 def _fedspray_findings(study: Study) -> list[str]:
-    lines = [line for line in study.lines if line.labels["algorithm"] == "fedspray" and line.difference is not None]
-    if not lines:
+    lines = [line for line in study.lines if line.labels["algorithm"] == "fedspray"]
+    apart = [(line.deviations, line) for line in lines if line.deviations is not None]
+    if not apart:
         return []
-    within = [line for line in lines if line.within_one_std]
-    above = sum(line.difference is not None and line.difference >= 0 for line in lines)
-    misses = [_where(line) for line in lines if not line.within_one_std]
+    above, below = ([_where(line) for d, line in apart if sign * d > 1] for sign in (1, -1))
     sentence = (
-        f"FedSpray: {len(within)} of {len(lines)} figures are within one published standard deviation, "
-        f"{above} are at or above the published mean."
+        f"FedSpray: {len(apart) - len(above) - len(below)} of {len(apart)} figures are within one published standard "
+        f"deviation, {len(above)} are higher, {len(below)} lower; "
+        f"{sum(d >= 0 for d, _ in apart)} are at or above the published mean."
     )
-    return [sentence, *([f"Further away than one standard deviation: {'; '.join(misses)}."] if misses else [])]
+    named = [("Higher", above), ("Lower", below)]
+    return [sentence, *(f"{word} by more than that: {'; '.join(where)}." for word, where in named if where)]
 
 
 def _where(line: Line) -> str:
@@ -39,20 +40,29 @@ def _where(line: Line) -> str:
 
 def _best_on_minority(study: Study) -> list[str]:
     """Whether FedSpray is the best of the paper's methods (not counting ours) on minority nodes."""
-    places: dict[tuple[str, str], dict[str, float]] = {}
+    places: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for line in study.lines:
-        if line.quantity == "minority" and line.ours is not None and line.labels["algorithm"] != "fedspray-plus":
-            place = (line.dataset, line.labels["backbone"])
-            places.setdefault(place, {})[line.labels["algorithm"]] = line.ours
+        if line.ours is not None and line.labels["algorithm"] != "fedspray-plus":
+            place = places.setdefault((line.dataset, line.labels["backbone"]), {})
+            place.setdefault(line.labels["algorithm"], {})[line.quantity] = line.ours
     full = {place: values for place, values in places.items() if "fedspray" in values and len(values) > 1}
     if not full:
         return []
-    behind = {place: max(v, key=v.__getitem__) for place, v in full.items() if max(v, key=v.__getitem__) != "fedspray"}
-    others = "; ".join(f"{dataset} {backbone}: {best}" for (dataset, backbone), best in behind.items())
-    return [
-        f"On minority nodes FedSpray is the best of the paper's methods in {len(full) - len(behind)} of {len(full)} "
-        "pairs of data set and backbone" + (f"; the best elsewhere: {others}." if others else ".")
+    best = {place: max(v.items(), key=lambda item: item[1]["minority"])[0] for place, v in full.items()}
+    others = [
+        f"{' '.join(place)}: {name} {_both(full[place][name])} against {_both(full[place]['fedspray'])}"
+        for place, name in best.items()
+        if name != "fedspray"
     ]
+    return [
+        f"On minority nodes FedSpray is the best of the paper's methods in {len(full) - len(others)} of {len(full)} "
+        "pairs of data set and backbone"
+        + (f"; elsewhere another one is (overall / minority): {'; '.join(others)}." if others else ".")
+    ]
+
+
+def _both(figures: dict[str, float]) -> str:
+    return f"{figures['overall']:.2f} / {figures['minority']:.2f}"
 
 
 def _plus_findings(study: Study) -> list[str]:
