@@ -18,6 +18,7 @@ import os
 import shutil
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -296,7 +297,10 @@ def _parallel(workers: Workers, jobs: Sequence[Job]) -> Iterator[tuple[str, str 
 def _backend(workers: Workers) -> Iterator[dict[str, Any]]:
     """Connects to the cluster, if there is one, and gives the options of joblib's back end."""
     if workers.backend == "loky":
-        yield {"inner_max_num_threads": workers.threads} if workers.jobs > 1 else {}
+        with warnings.catch_warnings():
+            # A worker whose memory has grown, since its cells have, is replaced after a cell: nothing to worry about.
+            warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
+            yield {"inner_max_num_threads": workers.threads} if workers.jobs > 1 else {}
     elif workers.backend == "dask":
         try:
             from distributed import Client, LocalCluster
