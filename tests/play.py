@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from toys import stack
 
+from fedspray.algorithms.base import Outputs
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation, Task
 from fedspray.nn import tree
@@ -19,6 +21,20 @@ from fedspray.runs.settings import RunSettings
 def build(name: str, backbone: str = "gcn", *, preset: str | None = None, **values: Any) -> Any:
     """An algorithm by name, with any settings of its own and of its backbone."""
     return RunSettings(algorithm=name, backbone=backbone, preset=preset, values=values).build()[0]
+
+
+def last_loss(algorithm: Any, client: Any, message: Message, batch: GraphBatch) -> Callable[[Outputs], Tensor]:
+    """The loss of the last model that a round trains, as a function, so that a test can ask for single values."""
+    losses: list[Callable[[Outputs], Tensor]] = []
+
+    def listen(params: Any, optimizer: Any, batch: Any, seed: int, loss: Callable[[Outputs], Tensor]) -> Any:
+        losses.append(loss)
+        return params, optimizer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(algorithm), "fit", lambda self, *given: listen(*given))
+        algorithm.client_update(client, message, batch, 0)
+    return losses[-1]
 
 
 class Play:

@@ -34,6 +34,12 @@ def test_unrelated_clients_are_tied_together_by_cos_plus_1_only() -> None:
     assert linkage_cut(similarities).tolist() == [True, True, False, False]
 
 
+def test_linkage_cuts_in_two_even_where_all_are_equally_far_apart() -> None:
+    part = linkage_cut(torch.eye(3))
+    assert 0 < int(part.sum()) < 3
+    assert similarity_gap(torch.eye(3), part) == 0
+
+
 def test_rounding_below_minus_1_is_not_a_negative_weight() -> None:
     weights = build("gcfl", cut="cos+1").cut_weights(torch.tensor([[1.0, -1.0 - 1e-7], [-1.0 - 1e-7, 1.0]]))
     assert weights.min() == 0

@@ -125,14 +125,15 @@ def test_bytes_for_pubmed() -> None:
 # ---- types ------------------------------------------------------------------------------------------
 
 
-def planted_federation() -> tuple[Federation, list[np.ndarray]]:
-    """Two link types: inside class 0, and between class 0 and class 1; classes have features of their own."""
+def planted_federation(*, inside_both: bool = False) -> tuple[Federation, list[np.ndarray]]:
+    """Two link types: inside class 0 (or both classes), and between the two; classes have features of their own."""
     graphs, planted = {}, []
     for k in range(3):
         draw = generator(21, "planted", k)
         labels = np.repeat([0, 1], 20)
         inside, across = draw.integers(0, 20, size=(2, 40 + 20 * k)), draw.integers(0, 20, size=(2, 60 - 10 * k))
         across[1] += 20
+        inside[:, ::2] += 20 * inside_both
         features = 3 * np.eye(6)[labels] + 0.2 * draw.normal(size=(40, 6))
         graph = Graph.from_arrays(features, np.concatenate([inside, across], axis=1), labels, num_classes=2)
         graphs[f"client_{k}"] = graph
@@ -159,6 +160,63 @@ def test_planted_types_are_found_and_mean_the_same_everywhere(backbone: str, rep
     assert inside[2] > inside[0]
     assert min(found["matching_cosine"]) > 0.9
     assert (found["empty_types"], found["clients_without_type"]) == ([], [0, 0])
+
+
+@pytest.mark.parametrize("backbone", ["gcn", "sage", "sgc"])
+@pytest.mark.parametrize(("representation", "link_types"), [("concat", 3), ("concat", 4), ("sym", 3)])
+def test_edges_inside_and_across_classes_have_channels_of_their_own(
+    backbone: str, representation: str, link_types: int
+) -> None:
+    """Not with two types: edges inside either class together have the mean of those across."""
+    federation, planted = planted_federation(inside_both=True)
+    game = Play(lit(backbone, link_types=link_types, edge_repr=representation), stack(federation), rounds=5)
+    batch = game.batch
+    projected = game.algorithm.network(batch).project(part_of(game.message, "gnn"), batch)
+    own = edges.client_edges(batch)
+    types = [edges.assign(edges.edge_vectors(projected, e, representation), game.server.centres).numpy() for e in own]
+    sign = 2 * np.concatenate(planted) - 1
+    across = [c for c in range(link_types) if sign[np.concatenate(types) == c].sum() > 0]  # on all clients
+    for found, known in zip(types, planted, strict=True):
+        assert adjusted_rand_score(known, np.isin(found, across)) > 0.9
+
+
+# ---- the network ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_the_network_in_plain_matrices(kind: str) -> None:
+    batch = stack(ragged_federation(), [1])
+    algorithm = lit(kind, link_types=2)
+    network = algorithm.network(batch)
+    drawn = network.draw(Task(5, 3), torch.Generator().manual_seed(0))
+    weights = {name: (v + 0.1 * torch.sin(torch.arange(v.numel())).view_as(v)).double() for name, v in drawn.items()}
+    types = torch.arange(batch.edges.shape[1]) % 2
+    params = {name: value[None] for name, value in weights.items()}
+    channels = split_edges(batch, types, 2)
+    projected = network.project(params, batch)
+    found = network.logits(params, projected, channels, batch, lambda hidden: hidden)
+
+    features = torch.from_numpy(np.asarray(ragged_federation().clients[1].graph.features, dtype=np.float64))
+    h = features @ weights["project.weight"] + weights["project.bias"]
+    total = torch.zeros_like(h)
+    for c in (0, 1):
+        u, v = batch.edges[:, (types == c).numpy()]
+        adjacency = torch.zeros(14, 14, dtype=torch.float64)
+        adjacency[u, v] = adjacency[v, u] = 1
+        own = {name.removeprefix("channels."): v[c] for name, v in weights.items() if name.startswith("channels.")}
+        z = h @ own["project.weight"] + own["project.bias"]
+        for layer in ("conv1", "conv2"):
+            moved, bias = z @ own[f"{layer}.weight"], own[f"{layer}.bias"]
+            if kind == "gcn":
+                looped = adjacency + torch.eye(14, dtype=torch.float64)
+                scale = looped.sum(dim=1).rsqrt()
+                z = ((scale[:, None] * looped * scale) @ moved + bias).relu()
+            else:
+                degree = adjacency.sum(dim=1, keepdim=True).clamp(min=1)
+                z = (adjacency @ moved[:, :8] / degree + moved[:, 8:] + bias).relu()
+        total = total + z
+    expected = total @ weights["out.weight"] + weights["out.bias"]
+    assert torch.allclose(found, expected, rtol=0, atol=1e-12)
 
 
 # ---- what it is for ---------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from play import Play, play, same
+from play import Play, build, last_loss, play, same
 from toys import ragged_federation, stack
 
 from fedspray import backbones
+from fedspray.algorithms.base import Outputs, supervised_loss
 from fedspray.algorithms.fedproto import FedProto, ServerState
 from fedspray.data.federation import Federation, Split
 from fedspray.data.graph import Graph
@@ -42,6 +43,21 @@ def test_no_prototypes_is_local_bit_for_bit(backbone: str) -> None:
     local = play("local", federation, backbone)
     assert same(proto.client.gnn, local.client.gnn)
     assert torch.equal(proto.logits(), local.logits())
+
+
+def test_the_distance_to_the_prototypes_by_hand() -> None:
+    """All nodes are at (1, 1, 1); the prototypes of classes 0 and 1 are 9/3 and 3/3 away, class 2 has none."""
+    batch = stack(ragged_federation())
+    game = Play(build("fedproto", "sgc", prototype_weight=0.5), batch)
+    prototypes = torch.tensor([[1.0, 1.0, 4.0], [0.0, 0.0, 0.0], [9.0, 9.0, 9.0]]).double()
+    message = {"prototypes": prototypes.expand(3, 3, 3), "known": torch.tensor([1.0, 1.0, 0.0]).double().expand(3, 3)}
+    loss = last_loss(game.algorithm, game.client, message, batch)
+    ones = torch.ones(batch.num_nodes, 3, dtype=torch.float64)
+    pull = loss(Outputs(ones, ones, {})) - supervised_loss(ones, batch)
+    counts = batch.train_class_counts
+    expected = 0.5 * (3 * counts[:, 0] + 1 * counts[:, 1]) / counts.sum(dim=1)
+    assert counts[:, :2].sum() > 0
+    assert pull.tolist() == pytest.approx(expected.tolist())
 
 
 def test_the_first_round_is_locals() -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from play import play, same
-from toys import ragged_federation
+import torch
+from play import Play, build, last_loss, play, same
+from toys import ragged_federation, stack
 
 from fedspray import backbones
+from fedspray.algorithms.base import Outputs, supervised_loss
 from fedspray.algorithms.fedprox import FedProx
 from fedspray.errors import InputError
 
@@ -15,6 +17,21 @@ def test_no_proximal_term_is_fedavg_bit_for_bit(backbone: str) -> None:
     prox = play("fedprox", federation, backbone, proximal_weight=0.0)
     average = play("fedavg", federation, backbone)
     assert same(prox.server, average.server)
+
+
+@pytest.mark.parametrize(("name", "weight"), [("fedprox", 0.3), ("ditto", 0.5)])
+def test_the_leash_by_hand(name: str, weight: float) -> None:
+    """Client 0 is 3 away in one weight and 4 in another, client 1 is where it began, client 2 is 2 away."""
+    batch = stack(ragged_federation())
+    game = Play(build(name, "sgc", proximal_weight=weight), batch)
+    loss = last_loss(game.algorithm, game.client, game.message, batch)
+    moved = {key.removeprefix("gnn."): value.clone() for key, value in game.message.items()}
+    moved["linear.weight"][0, 0, 0] += 3
+    moved["linear.bias"][0, 1] -= 4
+    moved["linear.weight"][2, 4, 2] += 2
+    logits = torch.randn(batch.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pull = loss(Outputs(logits, logits, moved)) - supervised_loss(logits, batch)
+    assert pull.tolist() == pytest.approx([weight / 2 * 25, 0, weight / 2 * 4])
 
 
 def test_clients_stay_nearer_the_stronger_the_pull() -> None:

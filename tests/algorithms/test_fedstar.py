@@ -71,6 +71,31 @@ def test_one_client_alone_is_local() -> None:
     assert same(whole, theirs.client.gnn, 1e-10)
 
 
+# ---- the network ------------------------------------------------------------------------------------
+
+
+def test_the_network_in_plain_matrices() -> None:
+    batch = stack(ragged_federation(), [1])
+    algorithm = star()
+    network = algorithm.network(batch)
+    params = params_of(algorithm, batch)
+    w = {name: value[0] for name, value in params.items()}
+    u, v = batch.edges
+    looped = torch.eye(14, dtype=torch.float64)
+    looped[u, v] = looped[v, u] = 1
+    scale = looped.sum(dim=1).rsqrt()
+    spread = scale[:, None] * looped * scale
+    s = network.embedding.of(batch) @ w["structure.emb.weight"] + w["structure.emb.bias"]
+    features = torch.from_numpy(np.asarray(ragged_federation().clients[1].graph.features, dtype=np.float64))
+    x = features @ w["feature.pre.weight"] + w["feature.pre.bias"]
+    for layer in (1, 2):
+        joined = torch.cat([x, s], dim=1)
+        x = (spread @ joined @ w[f"feature.conv{layer}.weight"] + w[f"feature.conv{layer}.bias"]).relu()
+        s = (spread @ s @ w[f"structure.conv{layer}.weight"] + w[f"structure.conv{layer}.bias"]).tanh()
+    expected = torch.cat([x, s], dim=1) @ w["out.weight"] + w["out.bias"]
+    assert torch.allclose(network.logits(params, batch), expected, rtol=0, atol=1e-12)
+
+
 # ---- what travels -----------------------------------------------------------------------------------
 
 

@@ -218,7 +218,8 @@ def test_awkward_clients_survive_cuts(name: str, settings: dict[str, Any]) -> No
 def test_the_record_of_a_cut() -> None:
     algorithm, server = linear()
     updates = directions([1, 1, 1, -1, -1])
-    record = algorithm.diagnostics(step(algorithm, server, range(5), updates), {})
+    # Training nodes weigh in averages, not in the test.
+    record = algorithm.diagnostics(step(algorithm, server, range(5), updates, weights=[5.0, 1, 1, 1, 1]), {})
     json.dumps(record, allow_nan=False)
     assert record["clusters"] == [[0, 1, 2], [3, 4]]
     assert record["outcome"] == ["split", "new"]

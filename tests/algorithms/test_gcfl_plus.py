@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from algorithms.clusters import clusters, directions, linear, outcome, step
+from algorithms.clusters import ALWAYS, clusters, directions, linear, outcome, step
 from play import build
 from toys import ragged_federation, stack
 
@@ -95,6 +95,15 @@ def test_equal_sequences_are_not_cut(standardise: bool) -> None:
     algorithm, server = linear("gcfl-plus", min_gap=-2.0, standardise=standardise)
     for _ in range(6):
         server = step(algorithm, server, range(4), directions([1, 1, -1, -1]), norms=[0.7] * 4)
+    assert outcome(server) == "unknown"
+
+
+def test_sequences_that_are_equally_far_apart_are_not_cut() -> None:
+    """0 0 0, 0 0 1 and 0 1 0: every two have distance 1, so any cut would be arbitrary."""
+    algorithm, server = linear("gcfl-plus", **ALWAYS, sequence_length=3)
+    for norms in ([0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]):
+        server = step(algorithm, server, range(3), directions([1, 1, -1]), norms=norms)
+    assert dtw_distances(server.norms).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
     assert outcome(server) == "unknown"
 
 

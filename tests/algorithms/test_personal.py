@@ -12,6 +12,7 @@ from toys import awkward_federation, ragged_federation, stack, two_groups
 
 import fedspray
 from fedspray.algorithms._personal import PersonalModels, grow
+from fedspray.federate import build_federation
 from fedspray.nn.tree import part_of
 
 ALIKE: dict[str, dict[str, Any]] = {
@@ -19,7 +20,7 @@ ALIKE: dict[str, dict[str, Any]] = {
     "fed-pub": {"sharpness": 0.0},
 }
 """Settings with which everybody is similar to everybody."""
-ALONE: dict[str, dict[str, Any]] = {"fedgta": {"similarity_threshold": 1.0}, "fed-pub": {"sharpness": 1e9}}
+ALONE: dict[str, dict[str, Any]] = {"fedgta": {"similarity_threshold": 1.0}, "fed-pub": {"sharpness": 1e30}}
 """Settings with which nobody is similar to anybody else."""
 BY_GROUP: dict[str, dict[str, Any]] = {"fedgta": {}, "fed-pub": {"sharpness": 30.0}}
 """Settings that tell `two_groups` apart."""
@@ -56,6 +57,17 @@ def test_only_oneself_is_local_bit_for_bit(name: str, backbone: str) -> None:
     batch = stack(ragged_federation(sparse=True), dtype=torch.float32)
     alone = Play(build(name, backbone, **ALONE[name]), batch, rounds=3)
     local = Play(build("local", backbone), batch, rounds=3)
+    assert same(alone.server.gnn, local.client.gnn)
+
+
+@each_algorithm
+@pytest.mark.parametrize("embedding", ["logits", "hidden"])
+def test_only_oneself_is_local_where_models_hardly_differ(name: str, embedding: str) -> None:
+    """Cosines of some of these models are 1 when rounded."""
+    batch = stack(build_federation("banks", nodes=800), dtype=torch.float32)
+    settings = {**ALONE[name], **({"embedding": embedding} if name == "fed-pub" else {})}
+    alone = Play(build(name, **settings), batch, rounds=3)
+    local = Play(build("local"), batch, rounds=3)
     assert same(alone.server.gnn, local.client.gnn)
 
 

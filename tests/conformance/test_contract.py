@@ -93,19 +93,6 @@ def test_messages_hold_what_is_documented(name: str, backbone: str) -> None:
 
 
 @each_pair()
-def test_state_survives_being_written_and_read(name: str, backbone: str) -> None:
-    federation = ragged_federation()
-    game = played(name, backbone, federation, [0, 1, 2])
-    fresh = Play(game.algorithm, *game.batches)
-    fresh.server = tree.restore(fresh.server, tree.flatten(game.server))
-    fresh.clients = [tree.restore(fresh.clients[0], tree.flatten(game.clients[0]))]
-    for each in (game, fresh):
-        each.round(ROUNDS)
-    assert same(game.server, fresh.server)
-    assert same(game.clients[0], fresh.clients[0])
-
-
-@each_pair()
 def test_prediction_needs_only_the_snapshot(name: str, backbone: str) -> None:
     game = played(name, backbone, ragged_federation(), [0, 1, 2])
     whole = game.predict()

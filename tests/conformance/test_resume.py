@@ -1,4 +1,4 @@
-"""A run of any algorithm that breaks off goes on to the same bits."""
+"""A run of any algorithm with any backbone that breaks off goes on to the same bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from toys import ragged_federation
 
 import fedspray
-from fedspray import algorithms
+from fedspray import algorithms, backbones
 from fedspray.runs import run
 
 
@@ -21,11 +21,12 @@ def story(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     return models, [{key: record[key] for key in record if not key.endswith("seconds")} for record in records]
 
 
+@pytest.mark.parametrize("backbone", backbones.names())
 @pytest.mark.parametrize("name", algorithms.names())
-def test_a_broken_run_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_a_broken_run_ends_with_the_same_bits(name: str, backbone: str, tmp_path: Path) -> None:
     """One client of three trains in a round, so that the server does not know all of them when it stops."""
     federation, whole, broken = ragged_federation(), tmp_path / "whole", tmp_path / "broken"
-    fedspray.run(federation, algorithm=name, rounds=6, participation=0.34, dropout=0.2, out=whole)
+    fedspray.run(federation, algorithm=name, backbone=backbone, rounds=6, participation=0.34, dropout=0.2, out=whole)
     settings, _ = run.load_settings(whole)
     run.begin(broken, federation, settings, None)
 

@@ -26,11 +26,11 @@ def minimum_cut(weights: Tensor) -> Tensor:
 
 def linkage_cut(similarities: Tensor) -> Tensor:
     """The last merge of agglomerative clustering with complete linkage: [m, m] → bool [m]."""
-    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform
 
     distances = squareform(1 - similarities.double().numpy(), checks=False)
-    labels = torch.from_numpy(fcluster(linkage(distances, "complete"), 2, "maxclust"))
+    labels = torch.from_numpy(cut_tree(linkage(distances, "complete"), n_clusters=2)[:, 0])
     return labels == labels[0]
 
 

@@ -140,7 +140,8 @@ class FedPub(ReceivingClients[ServerState]):
         if self.centre:
             embeddings = embeddings - embeddings.mean(dim=0)
         direction = functional.normalize(embeddings, dim=1)
-        return (direction @ direction.T).clamp(-1, 1).fill_diagonal_(1)
+        almost = 1 - torch.finfo(dtype).eps / 2  # rounding must not make two models one
+        return (direction @ direction.T).clamp(-1, almost).fill_diagonal_(1)
 
     def _shares(self, similarity: Tensor, num_train: Tensor) -> Tensor:
         """[K, K]: row k is how much of each client's model goes into client k's."""

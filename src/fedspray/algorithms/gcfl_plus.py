@@ -73,14 +73,17 @@ class GCFLPlus(GCFL):
         return replace(server, norms=norms, norm_counts=counts)
 
     def similarities(self, server: ServerState, updates: Tensor, ids: Tensor) -> Tensor | None:
-        """1 - D / max D; None while a member has too few norms, or if all sequences are the same."""
+        """1 - D / max D; None while a member has too few norms, or if no pair is closer than the others."""
         if (server.norm_counts[ids] < self.sequence_length).any():
             return None
         sequences = server.norms[ids]
         if self.standardise:
             sequences = sequences / sequences.std(dim=1, correction=0, keepdim=True).clamp(min=1e-12)
         distances = dtw_distances(sequences)
-        return 1 - distances / distances.max() if distances.max() > 0 else None
+        pairs = distances[torch.ones_like(distances).triu(diagonal=1).bool()]
+        if pairs.max() == 0 or (len(pairs) > 1 and pairs.max() == pairs.min()):
+            return None
+        return 1 - distances / distances.max()
 
     def cut_weights(self, similarities: Tensor) -> Tensor:
         """The similarities themselves: none is negative."""
