@@ -1,30 +1,38 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from play import play, same, trained_accuracy
-from toys import awkward_federation, permuted_federation, ragged_federation
+from play import Play, build, play, same, trained_accuracy
+from toys import awkward_federation, permuted_federation, ragged_federation, stack
 
 from fedspray import backbones
 from fedspray.algorithms.ditto import Ditto
 from fedspray.errors import InputError
 
 
+def in_single_precision(name: str, backbone: str = "gcn", *, sparse: bool, **settings: Any) -> Play:
+    """With sizes that no product can take four at a time, so that another order of sums would show."""
+    batch = stack(ragged_federation(sparse=sparse), dtype=torch.float32)
+    return Play(build(name, backbone, hidden=5, **settings), batch, rounds=20)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("backbone", ["gcn", "sgc"])
-def test_without_leash_personal_models_are_locals(backbone: str) -> None:
-    federation = ragged_federation()
-    ditto = play("ditto", federation, backbone, proximal_weight=0.0)
-    local = play("local", federation, backbone)
+def test_without_leash_personal_models_are_locals(backbone: str, sparse: bool) -> None:
+    ditto = in_single_precision("ditto", backbone, sparse=sparse, proximal_weight=0.0)
+    local = in_single_precision("local", backbone, sparse=sparse)
     assert same(ditto.client.personal, local.client.gnn)
     assert torch.equal(ditto.logits(), local.logits())
 
 
+@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_the_shared_model_is_fedavgs(weight: float) -> None:
+def test_the_shared_model_is_fedavgs(weight: float, sparse: bool) -> None:
     """Whatever the leash: nothing flows from the personal model into what is sent, but for its distance."""
-    federation = ragged_federation()
-    ditto = play("ditto", federation, proximal_weight=weight)
-    average = play("fedavg", federation)
+    ditto = in_single_precision("ditto", sparse=sparse, proximal_weight=weight)
+    average = in_single_precision("fedavg", sparse=sparse)
     for mine, theirs in zip(ditto.uplinks, average.uplinks, strict=True):
         assert set(mine) - set(theirs) == {"distance"}
         assert all(torch.equal(mine[key], value) for key, value in theirs.items())

@@ -11,11 +11,12 @@ from fedspray.algorithms.fedprox import FedProx
 from fedspray.errors import InputError
 
 
+@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("backbone", ["gcn", "sgc"])
-def test_no_proximal_term_is_fedavg_bit_for_bit(backbone: str) -> None:
-    federation = ragged_federation()
-    prox = play("fedprox", federation, backbone, proximal_weight=0.0)
-    average = play("fedavg", federation, backbone)
+def test_no_proximal_term_is_fedavg_bit_for_bit(backbone: str, sparse: bool) -> None:
+    batch = stack(ragged_federation(sparse=sparse), dtype=torch.float32)
+    prox = Play(build("fedprox", backbone, hidden=5, proximal_weight=0.0), batch, rounds=20)
+    average = Play(build("fedavg", backbone, hidden=5), batch, rounds=20)
     assert same(prox.server, average.server)
 
 

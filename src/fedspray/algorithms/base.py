@@ -56,10 +56,6 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Named sets of settings."""
     shares_gnn: ClassVar[bool] = True
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
-    loss_sees_weights: ClassVar[bool] = False
-    """Whether a loss looks at `Outputs.params`. If not, feature weights of columns that no node of a client uses have
-    no gradient, and training leaves them out."""
-
     backbone: Backbone = field(metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
     reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")
@@ -76,6 +72,14 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             raise InputError(
                 f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}: needed are sample_nodes ≥ 0, fanout ≥ 1"
             )
+
+    @property
+    def loss_sees_weights(self) -> bool:
+        """Whether a loss looks at `Outputs.params`.
+
+        If not, feature weights of columns that no node of a client uses have no gradient, and training leaves them out.
+        """
+        return False
 
     @abstractmethod
     def init_server(self, task: Task, seed: int) -> ServerT:
@@ -135,7 +139,12 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         return steps.result()
 
     def empty_optimizer(
-        self, params: Params, batch: GraphBatch, feature_weights: Iterable[str] | None = None
+        self,
+        params: Params,
+        batch: GraphBatch,
+        feature_weights: Iterable[str] | None = None,
+        *,
+        whole: bool | None = None,
     ) -> AdamState:
         """Adam's memory before the first step.
 
@@ -143,8 +152,9 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             params: the weights, [K, …].
             batch: the clients.
             feature_weights: those that meet the features through `ops.feature_linear` alone; None: the backbone's.
+            whole: whether these are trained in columns without use too; None: if `loss_sees_weights`.
         """
-        may_leave_out = not self.loss_sees_weights and self.backbone.weight_decay == 0
+        may_leave_out = not (self.loss_sees_weights if whole is None else whole) and self.backbone.weight_decay == 0
         names = self.backbone.feature_weights if feature_weights is None else feature_weights
         return AdamState.zeros(params, batch.num_clients, batch.used_columns(names) if may_leave_out else None)
 

@@ -41,7 +41,6 @@ class Ditto(_averaging.AveragingServer[ClientState]):
 
     summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
     citation: ClassVar[str] = "Li et al., ICML 2021"
-    loss_sees_weights: ClassVar[bool] = True
     uplink: ClassVar[dict[str, str]] = {
         **_averaging.AveragingServer.uplink,
         "distance": "length of (personal GNN - global GNN as received)",
@@ -58,11 +57,19 @@ class Ditto(_averaging.AveragingServer[ClientState]):
         if self.proximal_weight < 0:
             raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
 
+    @property
+    def loss_sees_weights(self) -> bool:
+        """In the distance, unless that weighs nothing."""
+        return self.proximal_weight > 0
+
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The personal model starts as the global one; both optimizers are empty."""
         gnn = self.backbone.init_params(task, batch, seed)
-        empty = self.empty_optimizer(gnn, batch)
-        return ClientState(gnn_optimizer=empty, personal=gnn, personal_optimizer=empty)
+        return ClientState(
+            gnn_optimizer=self.empty_optimizer(gnn, batch, whole=False),  # the distance is the personal model's alone
+            personal=gnn,
+            personal_optimizer=self.empty_optimizer(gnn, batch),
+        )
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int

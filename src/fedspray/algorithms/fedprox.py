@@ -30,7 +30,6 @@ class FedProx(FedAvg):
 
     summary: ClassVar[str] = "FedAvg whose clients are pulled back to the global GNN while they train"
     citation: ClassVar[str] = "Li et al., MLSys 2020"
-    loss_sees_weights: ClassVar[bool] = True
 
     proximal_weight: float = setting(0.01, "weight of the squared distance to the global GNN (μ); 0 is FedAvg exactly")
 
@@ -38,6 +37,11 @@ class FedProx(FedAvg):
         super().__post_init__()
         if self.proximal_weight < 0:
             raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
+
+    @property
+    def loss_sees_weights(self) -> bool:
+        """In the distance, unless that weighs nothing."""
+        return self.proximal_weight > 0
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int

@@ -34,7 +34,6 @@ class GCFLPlus(GCFL):
     """GCFL whose cuts follow sequences of gradient norms."""
 
     summary: ClassVar[str] = "GCFL that compares clients by their gradient norms over time"
-    loss_sees_weights: ClassVar[bool] = True
     uplink: ClassVar[dict[str, str]] = {
         **GCFL.uplink,
         "norm": "norm of the last local step's gradient, or of the round's update",
@@ -58,6 +57,11 @@ class GCFLPlus(GCFL):
         super().__post_init__()
         if self.sequence_length < 1:
             raise InputError(f"sequence_length is {self.sequence_length}, but must be at least 1")
+
+    @property
+    def loss_sees_weights(self) -> bool:
+        """For the norms of all gradients."""
+        return True
 
     @property
     def norm_memory(self) -> int:
