@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from toys import stack
+from toys import skewed_federation, stack
 
 from fedspray.algorithms.base import Outputs
 from fedspray.data.batch import GraphBatch
@@ -130,6 +130,16 @@ def play(name: str, federation: Federation, backbone: str = "gcn", *, rounds: in
 def trained_accuracy(name: str, federation: Federation, **values: Any) -> float:
     """Test accuracy of a small GCN that learns fast, after 40 rounds."""
     return play(name, federation, rounds=40, dropout=0.0, init="glorot", lr=0.01, **values).accuracy()
+
+
+def skewed_accuracy(name: str, **values: Any) -> float:
+    """Mean test accuracy on four federations of clients with a class of their own each.
+
+    Local steps with an optimizer that begins anew in each round take every client towards its own class.
+    """
+    settings = {"hidden": 16, "init": "glorot", "reset_optimizer": True, **values}
+    games = [Play(build(name, **settings), stack(skewed_federation(seed)), rounds=80) for seed in range(4)]
+    return sum(game.accuracy() for game in games) / len(games)
 
 
 def same(a: Any, b: Any, tolerance: float = 0.0) -> bool:

@@ -56,6 +56,20 @@ def permuted_federation(num_nodes: int = 150) -> Federation:
     return Federation.from_graphs(graphs, name="permuted")
 
 
+def skewed_federation(seed: int, num_nodes: int = 60) -> Federation:
+    """Three clients with noisy features of three classes; nine in ten nodes of client k are of class k."""
+    centres = generator(seed, "skew").normal(size=(3, 8))
+    graphs = {}
+    for k in range(3):
+        draw = generator(seed, "skew", k)
+        labels = draw.choice(3, size=num_nodes, p=np.where(np.arange(3) == k, 0.9, 0.05))
+        u, v = pairs = draw.integers(0, num_nodes, size=(2, 3 * num_nodes))
+        edges = pairs[:, (labels[u] == labels[v]) | (draw.random(3 * num_nodes) < 0.3)]
+        features = centres[labels] + 2 * draw.normal(size=(num_nodes, 8))
+        graphs[f"c{k}"] = Graph.from_arrays(features, edges, labels, num_classes=3)
+    return Federation.from_graphs(graphs, name="skewed")
+
+
 def two_groups() -> GraphBatch:
     """Two groups of three clients with six labels each: the same features mean classes 0, 1 here and 2, 3 there."""
     centres = generator(5, "centre").normal(size=(2, 6))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from play import Play, build, last_loss, play, same
+from play import Play, build, last_loss, play, same, skewed_accuracy
 from toys import ragged_federation, stack
 
 from fedspray import backbones
@@ -43,6 +43,10 @@ def test_clients_stay_nearer_the_stronger_the_pull() -> None:
         distances.append(sum(game.record()["distance"]))
     assert distances[0] > 1.2 * distances[1]
     assert distances[1] > 1.5 * distances[2]
+
+
+def test_held_clients_agree_on_better_models() -> None:
+    assert skewed_accuracy("fedprox", proximal_weight=1.0) > skewed_accuracy("fedavg") + 0.05
 
 
 def test_a_negative_weight_is_refused() -> None:

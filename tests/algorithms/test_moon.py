@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from play import Play, build, play, same
+from play import Play, build, play, same, skewed_accuracy
 from toys import ragged_federation, stack
 
 from fedspray import backbones
@@ -67,6 +67,10 @@ def test_representations_stay_near_the_global_models() -> None:
     free, held, tight = (turn(weight) for weight in (0.0, 1.0, 5.0))
     assert held < 0.6 * free
     assert tight < 0.3 * free
+
+
+def test_clients_that_see_alike_average_better() -> None:
+    assert skewed_accuracy("moon") > skewed_accuracy("fedavg") + 0.02
 
 
 @pytest.mark.parametrize(("setting", "value"), [("temperature", 0.0), ("contrast_weight", -1.0)])
