@@ -246,7 +246,7 @@ def test_a_server_with_clusters_survives_a_checkpoint(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["gcfl", "gcfl-plus"])
 def test_the_published_preset(name: str) -> None:
-    algorithm = build(name, preset="published", warmup=2)
+    algorithm = build(name, preset="published", warmup=2, lr=0.003, local_epochs=5)
     assert (algorithm.threshold, algorithm.eps1, algorithm.eps2, algorithm.pause) == ("fixed", 0.05, 0.1, 0)
     game = Watched(algorithm, stack(permuted_federation(num_nodes=40)), rounds=8)
     assert {record["outcome"][0] for record in game.records} >= {"warm-up", "agree"}

@@ -80,7 +80,17 @@ class GCFL(ReceivingClients[ServerState]):
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the GNN of the client's cluster"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "published": {"threshold": "fixed", "cut": "cos+1", "min_gap": -2.0, "pause": 0},
+        "published": {
+            "threshold": "fixed",
+            "cut": "cos+1",
+            "min_gap": -2.0,
+            "pause": 0,
+            "layers": 3,
+            "lr": 0.001,
+            "weight_decay": 0.0005,
+            "local_epochs": 1,
+            "rounds": 200,
+        },
     }
 
     threshold: str = setting(

@@ -39,7 +39,7 @@ class GCFLPlus(GCFL):
         "norm": "norm of the last local step's gradient, or of the round's update",
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "published": {"threshold": "fixed", "min_gap": -2.0, "pause": 0},
+        "published": {name: value for name, value in GCFL.presets["published"].items() if name != "cut"},
     }
 
     cut: str = setting(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional
@@ -43,6 +43,7 @@ class MOON(_averaging.AveragingServer[ClientState]):
 
     summary: ClassVar[str] = "FedAvg; clients keep their representations near the global GNN's by contrast"
     citation: ClassVar[str] = "Li, He and Song, CVPR 2021"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"weight_decay": 1e-5}}
 
     contrast_weight: float = setting(1.0, "weight of the contrastive loss (μ); 0 is FedAvg exactly")
     temperature: float = setting(0.5, "divisor of the cosines (τ)")
