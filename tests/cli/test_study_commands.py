@@ -88,6 +88,64 @@ def test_flags_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary["rows"][0]["settings"]["lr"] == 0.5
 
 
+def test_flags_choose_entries_of_the_file_with_all_that_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text(
+        """
+        rounds = 1
+        [compare]
+        datasets = [{ name = "small", dataset = "banks", clients = 3, nodes = 240 }, "banks"]
+        algorithms = ["local", { algorithm = "fedspray", set = { distill_weight = 0 } },
+                      { name = "x", algorithm = "fedspray", set = { distill_weight = 3 } }]
+        [compare.set.gcn]
+        rounds = 3
+        """
+    )
+    flags = ["--dataset", "small", "--algorithm", "x", "--algorithm", "fedspray", "--rounds", "2", "--jobs", "1"]
+    assert run_command(["compare", "study.toml", *flags, "--json"]) == 0
+    summary, _ = printed(capsys)
+    rows = [
+        (r["dataset"], r["method"], r["settings"]["distill_weight"], r["settings"]["rounds"]) for r in summary["rows"]
+    ]
+    assert rows == [("small", "x", 3.0, 2), ("small", "fedspray", 0.0, 2)]
+    cell = json.loads((Path("studies/cells") / summary["rows"][0]["cells"][0]).read_text())
+    assert len(cell["nodes"]["clients"]) == 3
+
+
+@pytest.mark.parametrize("command", [["tune"], ["compare"]])
+def test_a_failed_trial_ends_with_code_3(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text("[compare.tune.shared]\nlr = [0.01, 1e30]\n")
+    assert run_command([*command, "study.toml", *SMALL, "--json"]) == 3
+    content, messages = printed(capsys)
+    assert "cells failed; the same command tries them again." in messages
+    (search,) = content.get("searches") or content["tuning"]
+    assert search["chosen"] == {"lr": 0.01}
+
+
+def test_a_search_by_flags_keeps_the_files_criterion_and_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text('[compare.tune]\ncriterion = "overall"\nseeds = 2\n')
+    assert run_command(["tune", "study.toml", *SMALL, "--grid", "lr=0.01,0.02", "--json"]) == 0
+    (search,) = printed(capsys)[0]["searches"]
+    assert (search["criterion"], search["seeds"], search["num_trials"]) == ("overall", [1000, 1001], 2)
+
+
+@pytest.mark.parametrize("command", [["compare"], ["sweep", "--vary", "lr=1,2"], ["tune", "--grid", "lr=1,2"]])
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("")
+    assert run_command([*command, *SMALL, "--out", "file"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert not Path("studies").exists()
+
+
+def test_pages_of_an_earlier_comparison_do_not_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", *SMALL, "--algorithm", "local", "--algorithm", "fedavg", "--out", "here"]
+    assert run_command(arguments) == 0
+    assert [page.name for page in Path("here").glob("*.html")] == ["report.html"]
+    assert run_command([*arguments, "--backbone", "gcn", "--backbone", "mlp"]) == 0
+    assert {page.name for page in Path("here").glob("*.html")} == {"report-banks-gcn.html", "report-banks-mlp.html"}
+
+
 def test_a_failed_cell_ends_with_code_3_and_the_other_figures(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", *SMALL, "--algorithm", "local", "--algorithm", "fedavg", "--set", "fedavg:lr=1e30"]
     assert run_command([*arguments, "--json"]) == 3

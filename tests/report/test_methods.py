@@ -52,6 +52,16 @@ def test_runs_that_differ_in_seeds_are_one_method(tmp_path: Path) -> None:
         read_comparison([tmp_path / "3", tmp_path / "3"])
 
 
+def test_variants_of_the_references_algorithm_are_compared_with_it(tmp_path: Path) -> None:
+    for weight in (1.0, 2.0):
+        fedspray.run(ragged_federation(), rounds=2, distill_weight=weight, out=tmp_path / f"w{weight}")
+    for wanted in ("fedspray", "fedspray distill_weight=1.0"):
+        comparison = read_comparison([tmp_path / "w1.0", tmp_path / "w2.0"], wanted)
+        first, second = comparison.methods
+        assert comparison.reference_of(first) is None
+        assert comparison.reference_of(second) is first
+
+
 def test_backbones_meet_their_own_reference(tmp_path: Path) -> None:
     folders = []
     for algorithm in ("local", "fedavg"):

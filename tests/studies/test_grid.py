@@ -144,9 +144,32 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
     outcome.path.write_text(outcome.path.read_text().replace('"key": "', '"key": "0'))
     with pytest.raises(InputError, match="holds the key"):
         Grid([cell("local")], tmp_path)
-    outcome.path.write_text("{")
-    with pytest.raises(InputError, match="is not readable JSON"):
+    for content in ("{", "[]"):
+        outcome.path.write_text(content)
+        with pytest.raises(InputError, match="remove the file, and the cell is run again"):
+            Grid([cell("local")], tmp_path)
+
+
+@pytest.mark.parametrize("part", ["metrics", "nodes", "test"])
+def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> None:
+    (outcome,) = Grid([cell("local")], tmp_path).run()
+    content = json.loads(outcome.path.read_text())
+    if part == "test":
+        content["nodes"]["test"] = "AA=="
+    else:
+        del content[part]
+    outcome.path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="is damaged: remove the file, and the cell is run again"):
         Grid([cell("local")], tmp_path)
+
+
+def test_a_damaged_run_folder_is_begun_anew(tmp_path: Path) -> None:
+    grid = Grid([cell("local")], tmp_path)
+    (job,) = grid._jobs.values()
+    job.run_folder.mkdir(parents=True)
+    (job.run_folder / "settings.json").write_text("{")
+    (outcome,) = grid.run()
+    assert outcome.failure is None
 
 
 def test_the_time_left_is_estimated_from_cells_of_the_same_kind(tmp_path: Path) -> None:

@@ -77,6 +77,15 @@ def test_data_sets_have_their_own_keys() -> None:
             {"algorithms": ["fedavg", "fedspray"], "tune": {"grid": {"fedspray": {"distill_weight": [1, 2]}}}},
             "every method must get the same number of trials, but 'fedavg' has 0 and another one 2",
         ),
+        ({"tune": {"grid": 3}}, "plan.toml: [compare.tune.grid] is 3, but must be a table of names and values"),
+        ({"tune": {"untuned": 3}}, "plan.toml: untuned is 3, but must be a list of methods"),
+        ({"tune": {"untuned": "fedspray"}}, "plan.toml: untuned is 'fedspray', but must be a list of methods"),
+        ({"tune": {"criterion": ["mean"]}}, "unknown criterion \"['mean']\": choose one of"),
+        ({"tune": {"trials": True}}, "trials is True, but must be a whole number above 0"),
+        (
+            {"algorithms": [{"algorithm": "local", "preset": 3}]},
+            "plan.toml: preset of local is 3, but must be a name",
+        ),
         ({"tune": {"grid": {"fedspray": {"lr": 0.1}}}}, "plan.toml: [compare.tune.grid.fedspray]: lr is 0.1"),
     ],
 )
@@ -105,6 +114,7 @@ def test_a_sweep_is_every_row_with_every_value() -> None:
         ),
         ("distill_weight", ["1", "much"], "fedspray, gcn: distill_weight is 'much', but must be a number"),
         ("partitioner", ["louvain", "metis"], "partitioner cannot be swept"),
+        ("lr", ["0.01", "0.010"], "lr has the value 0.01 twice, but each may appear once"),
     ],
 )
 def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: str) -> None:

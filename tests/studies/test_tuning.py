@@ -33,6 +33,7 @@ def test_a_larger_grid_is_thinned_out_always_the_same_way() -> None:
     assert len(points) == 3
     assert points == plan.points("fedspray")
     assert points == sorted(points, key=lambda point: float(point["lr"]))
+    assert len(TunePlan(trials=2, shared={"lr": [1, 2, 3, 4]}).shared_points()) == 2
 
 
 def test_scores() -> None:

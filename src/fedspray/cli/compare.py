@@ -54,7 +54,7 @@ def compare(
 ) -> None:
     """Compare algorithms over data sets, backbones and seeds; finished cells are never run twice."""
     from fedspray.report.comparisons import comparison_csv, comparison_sheets
-    from fedspray.report.files import write_file
+    from fedspray.report.files import check_target, write_file
     from fedspray.report.html import write_page
     from fedspray.report.methods import comparisons_of
     from fedspray.studies.comparison import Entry, summarise
@@ -63,6 +63,7 @@ def compare(
     output = Output(as_json)
     plan, work = study.read_plan(config, locals()), study.Work.of(locals())
     folder = out or Path("studies") / (config.stem if config else "compare")
+    check_target(folder / "comparison.json", [".json"], "--out")
     rows, searches = tune_rows(plan.rows(), plan.tune, work.run) if plan.tune else (plan.rows(), [])
     # Seed by seed, so that what is there after a while can be compared.
     by_seed = [cell for seed in plan.seeds for row in rows for cell in row.cells([seed])]
@@ -78,10 +79,16 @@ def compare(
     write_file(folder / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
     write_file(folder / "comparison.csv", comparison_csv(summary, config.name if config else ""))
     pages = comparisons_of(entries, plan.reference)
-    for (data, gnn), comparison in pages.items():
-        name = "report.html" if len(pages) == 1 else f"report-{data}-{gnn}.html"
-        write_page(comparison, folder / re.sub(r"[^A-Za-z0-9.-]+", "_", name))
+    names = {
+        place: "report.html" if len(pages) == 1 else re.sub(r"[^A-Za-z0-9.-]+", "_", f"report-{'-'.join(place)}.html")
+        for place in pages
+    }
+    for place, comparison in pages.items():
+        write_page(comparison, folder / names[place])
+    for page in {*folder.glob("report.html"), *folder.glob("report-*.html")}:
+        if page.name not in names.values():  # of an earlier comparison in this folder
+            page.unlink()
     written = {0: "", 1: ", report.html"}.get(len(pages), f", {len(pages)} pages report-*.html")
     output.note(f"wrote comparison.json, .md, .tex, .csv{written} to {folder}; cells are in {cells}")
     output.result(summary)
-    study.finish(outcomes)
+    study.finish(work.outcomes)

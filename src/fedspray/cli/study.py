@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,11 +92,14 @@ class Work:
     backend: str = "loky"
     cluster: str | None = None
     keep_runs: bool = False
+    outcomes: list[Outcome] = field(default_factory=list)
+    """How all cells ended that were asked for so far."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Work:
         """From a command's arguments by name, its ``locals()``."""
-        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+        names = [each.name for each in fields(cls) if each.name != "outcomes"]
+        return cls(**{name: given[name] for name in names if name in given})
 
     def run(self, title: str, cells: Sequence[Cell]) -> list[Outcome]:
         """Runs cells with one progress display, and says how each ended."""
@@ -113,11 +116,13 @@ class Work:
             self.output.note(f"{title}: {grid.num_stored} of {grid.total} cells are finished already")
         try:
             with _display(self.output, title, grid) as on_outcome:
-                return grid.run(on_outcome)
+                outcomes = grid.run(on_outcome)
         except KeyboardInterrupt:
             done = grid.num_finished
             self.output.note(f"stopped; {done} of {grid.total} cells are finished. The same command goes on from here.")
             raise
+        self.outcomes.extend(outcomes)
+        return outcomes
 
 
 def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
@@ -136,12 +141,16 @@ def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
     values = {} if config is None else Experiment.read_values(config)
     compare = values.get("compare", {})
     if isinstance(compare, Mapping):
+        lists = {key: _entries(compare.get(key), named) for key, named in lists.items()}
         values["compare"] = {**_restricted(compare, lists), **lists}
     if "seeds" in lists:
         values = {name: value for name, value in values.items() if name not in ("seed", "seeds")}
     values |= {name: value for name, value in flags.items() if value is not None}
     name = "command line" if config is None else str(config)
-    return Plan.from_values(values, name, _owned(given.get("settings")))
+    settings = _owned(given.get("settings"))
+    if flags["rounds"] is not None:  # stronger than what the file says for a method or backbone
+        settings.setdefault("", {}).setdefault("rounds", flags["rounds"])
+    return Plan.from_values(values, name, settings)
 
 
 _SINGLE = ("partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed", "rounds")
@@ -259,10 +268,20 @@ def _restricted(compare: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     return found
 
 
+def _entries(listed: Any, named: Any) -> Any:
+    """What flags name, as the file's list has it: an entry of that name with all that it says, or the name itself."""
+    if not isinstance(listed, list) or not isinstance(named, list):
+        return named
+    known = dict(zip(_names(listed), listed, strict=True))
+    return [known.get(name, name) for name in named]
+
+
 def _names(entries: Any) -> list[str]:
-    """What the entries of a list are called in tables."""
-    tables = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries or []]
-    return [str(t.get("name", t.get("algorithm", t.get("dataset", "")))) for t in tables]
+    """What the entries of a list are called in tables: data sets by the last part of their path."""
+    if not isinstance(entries, list):
+        return []
+    tables = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
+    return [str(t.get("name", t.get("algorithm", Path(str(t.get("dataset", ""))).stem))) for t in tables]
 
 
 def _owned(settings: Sequence[str] | None) -> dict[str, dict[str, str]]:

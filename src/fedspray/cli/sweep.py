@@ -52,7 +52,7 @@ def sweep(
 ) -> None:
     """Run one setting over a list of values and draw both accuracies over it."""
     from fedspray.report.comparisons import sweep_csv, sweep_sheet
-    from fedspray.report.files import write_file
+    from fedspray.report.files import check_target, write_file
     from fedspray.report.sweeps import sweep_png
     from fedspray.studies.comparison import Entry
     from fedspray.studies.sweep import summarise_sweep, sweep_rows
@@ -62,6 +62,7 @@ def sweep(
     setting, values = study.listed("--vary", vary)
     rows = sweep_rows(plan, setting, values)
     folder = out or Path("studies") / f"{config.stem if config else 'sweep'}-{setting}"
+    check_target(folder / "sweep.json", [".json"], "--out")
     outcomes = work.run(f"sweeping {setting}", [cell for _, row in rows for cell in row.cells(plan.seeds)])
     count = len(plan.seeds)
     entries = [(value, Entry.of(row, outcomes[i * count : (i + 1) * count])) for i, (value, row) in enumerate(rows)]
@@ -73,4 +74,4 @@ def sweep(
     write_file(folder / "sweep.png", sweep_png(summary))
     output.note(f"wrote sweep.png, .csv and .json to {folder}; cells are in {cells}")
     output.result(summary)
-    study.finish(outcomes)
+    study.finish(work.outcomes)

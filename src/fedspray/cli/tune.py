@@ -78,7 +78,7 @@ def tune(
 ) -> None:
     """Choose settings from a grid by validation accuracy; test nodes are not looked at."""
     from fedspray.report.comparisons import search_sheet
-    from fedspray.report.files import write_file
+    from fedspray.report.files import check_target, write_file
     from fedspray.studies.tuning import chosen_toml, tune_rows
 
     output = Output(as_json)
@@ -86,6 +86,7 @@ def tune(
     search = _search(plan, grid, tuning_seeds, criterion, trials)
     names = dict.fromkeys(name for points in search.grid.values() for name in points) if grid else {}
     folder = out or Path("studies") / "-".join([config.stem if config else "tune", *names])
+    check_target(folder / "search.json", [".json"], "--out")
     _, records = tune_rows(plan.rows(), search, work.run)
     if not as_json:
         for record in records:
@@ -94,12 +95,13 @@ def tune(
     write_file(folder / "chosen.toml", chosen_toml(records))
     output.note(f"wrote search.json and chosen.toml to {folder}; cells are in {cells}")
     output.result({"searches": records})
+    study.finish(work.outcomes)
 
 
 def _search(
     plan: Plan, grid: Sequence[str] | None, seeds: int | None, criterion: str | None, trials: int | None
 ) -> TunePlan:
-    """The search that flags describe; or, without ``--grid``, that of the file, changed by flags."""
+    """The search of the file, changed by flags; with ``--grid``, that takes the place of all its grids."""
     from fedspray.studies.tuning import FIRST_SEED, TunePlan
 
     methods = [method.name for method in plan.methods]
@@ -110,7 +112,8 @@ def _search(
         names = dict(study.listed("--grid", item) for item in grid)
         if len(names) < len(grid):
             raise InputError("--grid names a setting twice, but all its values go into one --grid NAME=A,B,…")
-        search = TunePlan(grid=dict.fromkeys(methods, names), **given)
+        basis = plan.tune or TunePlan()
+        search = replace(basis, grid=dict.fromkeys(methods, names), shared={}, untuned=(), **given)
     elif plan.tune is not None:
         search = replace(plan.tune, **given)
     else:

@@ -93,11 +93,13 @@ class Comparison:
 
     def reference_of(self, method: Method) -> Method | None:
         """What a method is compared with: the reference, if possible with the same backbone; None for itself."""
-        found = [m for m in self.methods if self.reference in (m.label, m.algorithm)]
-        if not found or method in found:
+        labelled = [m for m in self.methods if m.label == self.reference]
+        found = labelled or [m for m in self.methods if m.algorithm == self.reference]
+        if not found:
             return None
         backbone = method.content["backbone"]
-        return next((m for m in found if m.content["backbone"] == backbone), found[0])
+        chosen = next((m for m in found if m.content["backbone"] == backbone), found[0])
+        return None if chosen is method else chosen
 
 
 def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Comparison:

@@ -135,4 +135,6 @@ def _pack(bits: NDArray[np.bool_]) -> str:
 
 def _unpack(text: str, count: int) -> NDArray[np.bool_]:
     packed = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
+    if len(packed) != (count + 7) // 8:
+        raise ValueError(f"{len(packed)} bytes are not {count} bits")
     return np.unpackbits(packed, count=count).astype(np.bool_)

@@ -57,6 +57,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is missing: {path.parent} is not a run folder") from None
     except ValueError as error:
         raise InputError(f"{path} is not readable JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no JSON object, but what a run wrote is one")
     return content
 
 

@@ -273,8 +273,10 @@ def _watch(job: Job) -> None:
 
 def _can_go_on(folder: Path) -> bool:
     """Whether a run folder was begun, with the same versions of what the bits depend on."""
-    file = folder / "settings.json"
-    return file.exists() and store.read_json(file)["versions"] == store.versions()
+    try:
+        return bool(store.read_json(folder / "settings.json").get("versions") == store.versions())
+    except InputError:  # not there, or damaged
+        return False
 
 
 def _parallel(workers: Workers, jobs: Sequence[Job]) -> Iterator[tuple[str, str | None]]:

@@ -217,8 +217,10 @@ def _methods(listed: Any, base: Experiment, where: str) -> tuple[Method, ...]:
         check_keys(given, _METHOD_KEYS, f"{where}: algorithms")
         algorithm = str(given.get("algorithm", base.algorithm))
         values = check_table(given.get("set", {}), f"{where}: set of {algorithm}")
-        name = str(given.get("name", algorithm))
-        found.append(Method(name=name, algorithm=algorithm, preset=given.get("preset", base.preset), set=values))
+        name, preset = str(given.get("name", algorithm)), given.get("preset", base.preset)
+        if preset is not None and not isinstance(preset, str):
+            raise InputError(f"{where}: preset of {name} is {preset!r}, but must be a name")
+        found.append(Method(name=name, algorithm=algorithm, preset=preset, set=values))
     return tuple(found)
 
 

@@ -87,10 +87,18 @@ class CellResult:
     @classmethod
     def load(cls, path: Path, key: str) -> CellResult:
         """Reads a cell's file and makes sure that it is this cell's."""
-        content = store.read_json(path)
-        if content.get("key") != key:
-            raise InputError(f"{path} holds the key {content.get('key')!r}, but {key!r} is needed: remove the file")
-        return cls(content)
+        try:
+            content = store.read_json(path)
+            if content.get("key") != key:
+                raise InputError(f"{path} holds the key {content.get('key')!r}, but {key!r} is needed")
+            cell = cls(content)
+            if not isinstance(cell.metrics["val"], dict) or not (cell.content["validation_only"] or cell.nodes):
+                raise KeyError
+        except InputError as error:
+            raise InputError(f"{error}: remove the file, and the cell is run again") from None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise InputError(f"{path} is damaged: remove the file, and the cell is run again") from None
+        return cell
 
 
 def _short(value: float | None) -> float | None:

@@ -37,8 +37,8 @@ class Tally:
     @classmethod
     def of(cls, differences: Sequence[float], margin: float) -> Tally:
         """Counts differences above ``margin``, within it, and below ``-margin``."""
-        win = sum(value > margin for value in differences)
-        loss = sum(value < -margin for value in differences)
+        values = _without_rounding_errors(differences)
+        win, loss = int((values > margin).sum()), int((values < -margin).sum())
         return cls(win, len(differences) - win - loss, loss)
 
 
@@ -46,7 +46,7 @@ def paired_t(differences: Sequence[float]) -> float | None:
     """The two-sided p of a paired t-test; None with fewer than `T_TEST_SEEDS` pairs."""
     if len(differences) < T_TEST_SEEDS:
         return None
-    if not np.any(differences):
+    if not _without_rounding_errors(differences).any():
         return 1.0
     from scipy.stats import ttest_1samp
 
@@ -59,11 +59,17 @@ def wilcoxon(differences: Sequence[float]) -> float | None:
     """The two-sided p of Wilcoxon's signed-rank test; None with fewer than `WILCOXON_SEEDS` pairs."""
     if len(differences) < WILCOXON_SEEDS:
         return None
-    if not np.any(differences):
+    values = _without_rounding_errors(differences)
+    if not values.any():
         return 1.0
     from scipy.stats import wilcoxon as signed_rank
 
-    return float(signed_rank(differences).pvalue)
+    return float(signed_rank(values).pvalue)
+
+
+def _without_rounding_errors(differences: Sequence[float]) -> NDArray[np.float64]:
+    """Differences of accuracies that are equal as fractions become equal as numbers: ranks and ties need that."""
+    return np.asarray(differences, dtype=np.float64).round(9)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -34,6 +34,10 @@ def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[An
             changed.check()
             shown = changed.source[setting] if setting in DATA_KEYS else changed.settings[setting]
             found.append((shown, changed))
+    read = [shown for shown, _ in found[:: len(plan.rows())]]
+    twice = next((shown for i, shown in enumerate(read) if shown in read[:i]), None)
+    if twice is not None:
+        raise InputError(f"{setting} has the value {twice} twice, but each may appear once")
     return found
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedspray.errors import InputError, RunStopped, unknown
 from fedspray.seeds import generator
-from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
+from fedspray.studies.values import check_keys, check_list, check_seeds, check_table, is_whole
 
 if TYPE_CHECKING:
     from fedspray.studies.cells import Cell
@@ -73,8 +73,11 @@ class TunePlan:
         """Reads ``[compare.tune]``; refuses an unequal number of trials and seeds that are also reported."""
         check_table(values, f"{where}: tune")
         check_keys(values, ("seeds", "criterion", "trials", "shared", "grid", "untuned"), f"{where}: [compare.tune]")
-        grids = values.get("grid", {})
-        for name in [*grids, *values.get("untuned", [])]:
+        grids = check_table(values.get("grid", {}), f"{where}: [compare.tune.grid]")
+        untuned = values.get("untuned", [])
+        if not isinstance(untuned, list) or not all(isinstance(name, str) for name in untuned):
+            raise InputError(f"{where}: untuned is {untuned!r}, but must be a list of methods")
+        for name in [*grids, *untuned]:
             if name not in methods:
                 raise unknown("method of this comparison", name, methods)
         plan = cls(
@@ -83,19 +86,19 @@ class TunePlan:
             trials=values.get("trials"),
             shared=_lists(values.get("shared", {}), f"{where}: [compare.tune.shared]"),
             grid={name: _lists(grid, f"{where}: [compare.tune.grid.{name}]") for name, grid in grids.items()},
-            untuned=tuple(values.get("untuned", [])),
+            untuned=tuple(untuned),
         )
         plan.check(methods, reporting_seeds)
         return plan
 
     def check(self, methods: Sequence[str], reporting_seeds: Sequence[int]) -> None:
         """Refuses a search that is unfair, or that looks at what will be reported."""
-        if self.criterion not in CRITERIA:
-            raise unknown("criterion", self.criterion, CRITERIA)
+        if not isinstance(self.criterion, str) or self.criterion not in CRITERIA:
+            raise unknown("criterion", str(self.criterion), CRITERIA)
         both = sorted(set(self.seeds) & set(reporting_seeds))
         if both:
             raise InputError(f"the tuning seed {both[0]} is also a seed of the report, but they must differ")
-        if self.trials is not None and (not isinstance(self.trials, int) or self.trials < 1):
+        if self.trials is not None and (not is_whole(self.trials) or self.trials < 1):
             raise InputError(f"trials is {self.trials!r}, but must be a whole number above 0")
         if not self.grid:
             return
@@ -110,10 +113,16 @@ class TunePlan:
 
     def points(self, method: str) -> list[Values]:
         """The points of a method's grid, thinned out to `trials` by a draw that depends on its name alone."""
-        points = grid_points(self.grid.get(method, {})) if method in self.grid else []
+        return self._thinned(grid_points(self.grid[method]), method) if method in self.grid else []
+
+    def shared_points(self) -> list[Values]:
+        """The points of the shared settings, thinned out likewise."""
+        return self._thinned(grid_points(self.shared), "shared settings")
+
+    def _thinned(self, points: list[Values], name: str) -> list[Values]:
         if self.trials is None or len(points) <= self.trials:
             return points
-        chosen = generator(0, "trials", method).choice(len(points), size=self.trials, replace=False)
+        chosen = generator(0, "trials", name).choice(len(points), size=self.trials, replace=False)
         return [points[i] for i in sorted(chosen)]
 
 
@@ -132,8 +141,7 @@ def tune_rows(rows: Sequence[Row], plan: TunePlan, run_cells: RunCells) -> tuple
     rows = list(rows)
     if plan.shared:
         groups = _grouped(rows)
-        points = grid_points(plan.shared)
-        searches = [(members, points) for members in groups.values()]
+        searches = [(members, plan.shared_points()) for members in groups.values()]
         found = _search(searches, plan, run_cells, "tuning shared settings")
         for (dataset, backbone), record in zip(groups, found, strict=True):
             names = [row.method for row in groups[dataset, backbone]]

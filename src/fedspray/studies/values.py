@@ -33,8 +33,8 @@ def check_list(value: Any, where: str, what: str) -> list[Any]:
 
 def check_seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
     """A list of seeds, or how many, from ``first`` on."""
-    listed = list(range(first, first + value)) if _is_whole(value) else value
-    if not isinstance(listed, list) or not listed or not all(_is_whole(s) and s >= 0 for s in listed):
+    listed = list(range(first, first + value)) if is_whole(value) else value
+    if not isinstance(listed, list) or not listed or not all(is_whole(s) and s >= 0 for s in listed):
         raise InputError(f"{where} is {value!r}, but must be a number above 0 or a list of seeds")
     twice = next((seed for seed in listed if listed.count(seed) > 1), None)
     if twice is not None:
@@ -42,5 +42,6 @@ def check_seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
     return tuple(listed)
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Whether it is an int, and not True or False."""
     return isinstance(value, int) and not isinstance(value, bool)
