@@ -69,11 +69,20 @@ def test_what_needs_no_training_works_with_pubmed_alone(
         "banks",
     ]
     assert run_command(arguments) == 0
-    out = Path("studies/reproduce")
+    out = Path("studies/reproduce-quick")
     assert (out / "proposition1.png").exists()
     captured = capsys.readouterr()
     assert "by Louvain, which are not the authors'" in captured.out
     assert "belong into partitions/PubMed. Then: fedspray reproduce table1 --dataset pubmed" in captured.err
+
+
+def test_quick_figures_do_not_stand_beside_full_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("figure2.csv").write_text("figures of full runs")
+    assert run_command(["reproduce", "figure2", "--quick", "--out", "."]) == 2
+    assert (
+        "figure2.csv holds figures of full runs, but quick ones must not stand beside them" in capsys.readouterr().err
+    )
+    assert not Path("figure2.md").exists()
 
 
 def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,12 +17,16 @@ from fedspray.studies.cells import Cell
 from fedspray.studies.grid import Outcome
 from fedspray.studies.results import CellResult
 
+RIVALS = ("fedavg", "apfl", "gcfl", "fedstar", "fedlit")
 FIGURES = {
+    **{(name, backbone): (0.5, 0.05) for name in RIVALS for backbone in ("gcn", "sgc")},
     ("local", "gcn"): (0.80, 0.70),
     ("fedspray", "gcn"): (0.875, 0.65),
     ("fedspray-plus", "gcn"): (0.88, 0.66),
     ("fedspray", "sgc"): (0.88, 0.595),
     ("local", "sgc"): (0.88, 0.10),
+    ("fedspray", "sage"): (0.99, 0.99),
+    ("local", "sage"): (0.88, 0.10),
 }
 """Mean of overall and minority accuracy; seeds are 0.001 apart."""
 
@@ -38,6 +42,8 @@ def pretend(title: str, cells: Sequence[Cell]) -> list[Outcome]:
     outcomes = []
     for cell in cells:
         means = FIGURES.get((cell.method, cell.backbone))
+        if (cell.method, cell.backbone, cell.seed) == ("fedspray", "sage", 4):
+            means = None  # four seeds of five: not to be judged yet
         result = None
         if means is not None:
             shift = (cell.seed - 2) * (0.001 if cell.method == "fedspray" else 0.002)
@@ -63,7 +69,7 @@ def test_nearness_is_counted_in_published_deviations(result: PartResult) -> None
 
 def test_the_best_on_minority_nodes_is_named(result: PartResult) -> None:
     # On GCN Local has 70% against 65%, on SGC FedSpray is ahead; FedSpray+ is not one of the paper's methods.
-    assert "in 1 of 2 pairs" in result.findings[2]
+    assert "the best of the paper's 7 methods in 1 of the 2 pairs of data set and backbone" in result.findings[2]
     assert result.findings[2].endswith(
         "elsewhere another one is (overall / minority): pubmed gcn: local 80.00 / 70.00 against 87.50 / 65.00."
     )
@@ -72,19 +78,20 @@ def test_the_best_on_minority_nodes_is_named(result: PartResult) -> None:
 def test_the_gain_of_fedspray_plus_is_paired_over_seeds(result: PartResult) -> None:
     assert result.findings[3] == "FedSpray+ (ours) is at or above the published FedSpray in 2 of 2 figures."
     # Differences by seed: 0.5 + (-0.2, -0.1, 0, 0.1, 0.2) points, so t = 0.5 / (0.158 / √5) = 7.07, p = 0.0021.
-    assert "pubmed gcn overall +0.50, p = 0.0021" in result.findings[4]
+    # On minority nodes 1 + the same: t = 14.1, p = 0.00015; Holm: twice the smaller one, and the larger one as it is.
+    assert "pubmed gcn overall +0.50, p = 0.0021; pubmed gcn minority +1.00, p = 0.00029" in result.findings[4]
 
 
 def test_rows_are_written_with_their_sample_deviation(result: PartResult) -> None:
     assert result.results_csv is not None
     lines = result.results_csv.splitlines()
-    assert len(lines) == 1 + 5 * 2
+    assert len(lines) == 1 + len(FIGURES) * 2
     # 100 · 0.001 · √((4 + 1 + 0 + 1 + 4) / 4)
     assert "pubmed,fedspray,gcn,overall,87.5000,0.1581,5,table2-pubmed.toml" in lines
 
 
 def test_rows_that_were_not_run_are_in_the_table_without_figures(result: PartResult) -> None:
     open_lines = [line for line in result.lines if line.status == "not run"]
-    assert len(open_lines) == (24 - 5) * 2
+    assert len(open_lines) == (24 - len(FIGURES)) * 2
     assert {line.ours for line in open_lines} == {None}
-    assert result.missing[0].reason == "25 of 120 cells are finished."
+    assert result.missing[0].reason == f"{5 * len(FIGURES) - 1} of 120 cells are finished."

@@ -67,13 +67,18 @@ def reproduce(
     backend: study.Backend = "loky",
     cluster: study.Cluster = None,
     cells: study.Cells = study.CELLS,
-    out: Annotated[Path, typer.Option("--out", help="A folder for tables and pictures.", metavar="DIR")] = Path(
-        "studies/reproduce"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="A folder for tables and pictures. [dim]default: studies/reproduce, or reproduce-quick[/dim]",
+            metavar="DIR",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Make tables and figures of the paper again: published, ours, difference."""
-    from fedspray.errors import unknown
+    from fedspray.errors import InputError, unknown
     from fedspray.report.files import check_target, write_file
     from fedspray.reproduce.access import Access
     from fedspray.reproduce.parts import PARTS
@@ -85,8 +90,12 @@ def reproduce(
     if wrong is not None:
         raise unknown("part", wrong, NAMES)
     _check_datasets(dataset or [])
-    check_target(out / "parts.md", [".md"], "--out")
+    folder = out or Path("studies") / ("reproduce-quick" if quick else "reproduce")
+    check_target(folder / "parts.md", [".md"], "--out")
     chosen = list(PARTS) if "all" in parts else [name for name in PARTS if name in parts]
+    full = next((folder / f"{name}.csv" for name in chosen if quick and (folder / f"{name}.csv").exists()), None)
+    if full is not None:
+        raise InputError(f"{full} holds figures of full runs, but quick ones must not stand beside them: change --out")
     work = study.Work.of(locals())
 
     def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
@@ -107,11 +116,12 @@ def reproduce(
             continue
         _show(output, result)
         for file, content in result.files().items():
-            write_file(out / file, content)
+            write_file(folder / file, content)
             files.append(file)
         made.append(result)
     summary = {"quick": quick, "parts": [result.to_json() for result in made], "files": files}
-    output.note(f"wrote {', '.join(files)} to {out}")
+    if files:
+        output.note(f"wrote {', '.join(files)} to {folder}")
     output.result(summary)
     study.finish([outcome for result in made for outcome in result.outcomes])
 

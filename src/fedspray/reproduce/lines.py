@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-DONE, PARTLY, MISSING, NOT_RUN, FAILED = "done", "partly", "no data", "not run", "failed"
+DONE, QUICK, PARTLY = "done", "quick", "partly"
+MISSING, NOT_RUN, FAILED = "no data", "not run", "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,8 @@ class Line:
     published_std: float | None = None
     ours: float | None = None
     ours_std: float | None = None
+    ours_error: float | None = None
+    """The standard error, where ours is an estimate of one number."""
     exact: float | None = None
     """What theory says, where it is not the published formula."""
     digits: int = 2
@@ -55,7 +58,17 @@ class Line:
 
     def to_json(self) -> Json:
         """As plain JSON values."""
-        names = ("dataset", "labels", "quantity", "published", "published_std", "ours", "ours_std", "exact")
+        names = (
+            "dataset",
+            "labels",
+            "quantity",
+            "published",
+            "published_std",
+            "ours",
+            "ours_std",
+            "ours_error",
+            "exact",
+        )
         values: Json = {name: getattr(self, name) for name in (*names, "difference", "seeds", "split")}
         return {**values, "labels": dict(self.labels), "status": self.status, "settings": self.settings}
 
@@ -128,8 +141,8 @@ class PartResult:
 def published_csv(lines: Sequence[Line]) -> str:
     """One line for each figure: published, ours, difference."""
     labels = list(dict.fromkeys(name for line in lines for name in line.labels))
-    exact = ["exact"] if any(line.exact is not None for line in lines) else []
-    figures = ["published", "published_std", *exact, "ours", "ours_std", "difference"]
+    exact, error = ([n] if any(getattr(line, n) is not None for line in lines) else [] for n in ("exact", "ours_error"))
+    figures = ["published", "published_std", *exact, "ours", "ours_std", *error, "difference"]
     rest = ["seeds", "split", "status", "settings"]
     rows = [
         [line.dataset, *(line.labels.get(name) for name in labels), line.quantity]

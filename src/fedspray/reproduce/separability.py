@@ -30,12 +30,12 @@ def proposition1(request: Request) -> PartResult:
             lines.append(line)
             place = case.name if kind == KINDS[0] else ""
             texts = [shown(v, None, 3) for v in (line.published, line.exact)]
-            ours = f"{line.ours:.3f} ± {line.ours_std:.3f}"
+            ours = f"{line.ours:.3f} ± {line.ours_error:.3f}"
             rows.append([place, words[kind], *texts, ours, f"{100 * estimates[kind].wrong:.1f}"])
     columns = ["federation", "quantity", "paper", "exact", "Monte Carlo", "wrong %"]
     note = (
         f"{draws} draws; ± is the standard error. dist: with own neighbours; dist': with those of the node's class. "
-        "Paper: its formula; for averages with the sum divided by W. Exact: without presuming a balanced federation. "
+        "Paper: its formula, which is one of sums. Exact: without presuming a balanced federation. "
         "Wrong: nodes on the wrong side of the boundary."
     )
     sheets = [Sheet("Proposition 1", columns, rows, sections=sections, num_labels=2, note=note)] if found else []
@@ -56,10 +56,10 @@ def _distance_line(case: Case, kind: str, found: Estimate, quantity: str) -> Lin
         dataset="banks",
         labels={"federation": case.name},
         quantity=quantity,
-        published=case.paper_distance(kind),
+        published=None if kind == "average" else case.paper_distance(kind),
         exact=case.exact_distance(kind),
         ours=found.distance,
-        ours_std=found.distance_error,
+        ours_error=found.distance_error,
         digits=3,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedspray.errors import InputError
 from fedspray.reproduce.access import LOUVAIN, Access, Found
-from fedspray.reproduce.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, Line, Missing
+from fedspray.reproduce.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, QUICK, Line, Missing
 from fedspray.reproduce.published import PublishedRow, results
 from fedspray.runs.experiment import Experiment
 from fedspray.runs.result import spread
@@ -60,6 +60,8 @@ class Planned:
     file: str
     found: Found | None
     reason: str = ""
+    quick: bool = False
+    """Cut short."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +87,8 @@ class Trained:
         if any(outcome.failure for outcome in self.entry.outcomes):
             return FAILED
         finished = len(self.entry.results)
-        return NOT_RUN if finished == 0 else DONE if finished == len(self.planned.seeds) else PARTLY
+        done = QUICK if self.planned.quick else DONE
+        return NOT_RUN if finished == 0 else done if finished == len(self.planned.seeds) else PARTLY
 
     def values(self, metric: str) -> list[float]:
         """The metric of each finished seed, in percent."""
@@ -185,7 +188,7 @@ def _planned(row: Row, seeds: tuple[int, ...], file: str, request: Request) -> P
         row = replace(row, run=replace(row.run, values={**row.run.values, "rounds": rounds}))
         seeds = seeds[:QUICK_SEEDS]
     if isinstance(found, Found):
-        return Planned(replace(row, source=found.source), seeds, file, found)
+        return Planned(replace(row, source=found.source), seeds, file, found, quick=request.quick)
     return Planned(row, seeds, file, None, found.reason)
 
 
