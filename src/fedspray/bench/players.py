@@ -7,6 +7,7 @@ Each sets itself up, calls ``pause(None)`` once when it is ready, and then plays
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,10 +87,11 @@ def play_reference(federation: Federation, case: Case, pause: Pause, file: Path)
 
 def load_reference(file: Path) -> Callable[..., Reference]:
     """The function ``build(federation, algorithm, seed, dtype)`` of a Python file."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(f"fedspray_reference_{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
         raise InputError(f"{file} is no Python file, but the reference must be one")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for their module there
     spec.loader.exec_module(module)
     build: Callable[..., Reference] | None = getattr(module, "build", None)
     if build is None:
