@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from play import Play, build, last_loss, play, same, skewed_accuracy
+from scipy.sparse import csr_array
 from toys import ragged_federation, stack
 
 from fedspray import backbones
 from fedspray.algorithms.base import Outputs, supervised_loss
 from fedspray.algorithms.fedprox import FedProx
+from fedspray.data.federation import Federation
+from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 
 
@@ -18,6 +22,24 @@ def test_no_proximal_term_is_fedavg_bit_for_bit(backbone: str, sparse: bool) -> 
     prox = Play(build("fedprox", backbone, hidden=5, proximal_weight=0.0), batch, rounds=20)
     average = Play(build("fedavg", backbone, hidden=5), batch, rounds=20)
     assert same(prox.server, average.server)
+
+
+@pytest.mark.parametrize("backbone", ["gcn", "sgc"])
+def test_columns_that_nobody_uses_are_at_distance_0(backbone: str) -> None:
+    """With sparse features only weights of columns in use are trained, with dense ones all."""
+    graphs: list[dict[str, Graph]] = [{}, {}]
+    for k, client in enumerate(ragged_federation().clients):
+        features = client.graph.dense_features() * (np.arange(5) != k)
+        for kept, x in zip(graphs, (features, csr_array(features)), strict=True):
+            kept[client.name] = Graph.from_arrays(x, client.graph.edges, client.graph.labels, num_classes=3)
+    games = [
+        Play(build("fedprox", backbone, proximal_weight=5.0), stack(Federation.from_graphs(each)), rounds=6)
+        for each in graphs
+    ]
+    (moments,) = games[1].client.gnn_optimizer.used_first.values()
+    assert len(moments) < 3 * 5
+    assert same(games[0].server, games[1].server, 1e-10)
+    assert games[0].record()["distance"] == pytest.approx(games[1].record()["distance"], abs=1e-10)
 
 
 @pytest.mark.parametrize(("name", "weight"), [("fedprox", 0.3), ("ditto", 0.5)])

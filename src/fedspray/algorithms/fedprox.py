@@ -38,22 +38,21 @@ class FedProx(FedAvg):
         if self.proximal_weight < 0:
             raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
 
-    @property
-    def loss_sees_weights(self) -> bool:
-        """In the distance, unless that weighs nothing."""
-        return self.proximal_weight > 0
-
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps from the global model, with the proximal term."""
         start = part_of(message, "gnn")
+        # Feature weights that no node of the client uses have no gradient and stay where they are, at distance 0.
+        used = batch.used_columns(client.gnn_optimizer.used_first)
+        centre = {**start, **{name: ops.used_rows(start[name], columns) for name, columns in used.items()}}
 
         def loss(out: Outputs) -> Tensor:
             supervised = supervised_loss(out.logits, batch)
             if self.proximal_weight == 0:
                 return supervised
-            return supervised + self.proximal_weight / 2 * ops.squared_distance(out.params, start)
+            distance = ops.squared_distance(out.params, centre, batch.rows, used)
+            return supervised + self.proximal_weight / 2 * distance
 
         gnn, optimizer = self.fit(start, client.gnn_optimizer, batch, seed, loss)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}

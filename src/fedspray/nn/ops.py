@@ -7,7 +7,7 @@ exactly its own gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -257,10 +257,25 @@ def _bias_grad(grad: Tensor, ptr: tuple[int, ...]) -> Tensor:
     return torch.stack([grad[a:b].sum(dim=0) for a, b in pairwise(ptr)])
 
 
-def squared_distance(params: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> Tensor:
+def squared_distance(
+    params: Mapping[str, Tensor], centre: Mapping[str, Tensor], rows: NodeRows | None = None, used: Iterable[str] = ()
+) -> Tensor:
     """‖a - b‖² over all weights of each client: [K, …] and [K, …] or […] → [K].
 
     Gaps below a millionth count as 0. They are rounding, and Adam would make steps of full size of them.
+
+    Args:
+        params: a.
+        centre: b.
+        rows: the clients' feature rows, if some weights are given by their `used_rows`; the others are equal in both.
+        used: names of such weights.
     """
-    gaps = [functional.hardshrink(value - centre[name], 1e-6).flatten(1) for name, value in params.items()]
-    return torch.stack([gap.square().sum(dim=1) for gap in gaps]).sum(dim=0)
+    parts = []
+    for name, value in params.items():
+        lengths = functional.hardshrink(value - centre[name], 1e-6).flatten(1).square().sum(dim=1)
+        if name in used:
+            assert rows is not None
+            owners = torch.arange(len(rows.sizes)).repeat_interleave(torch.tensor(rows.columns_by_client))
+            lengths = lengths.new_zeros(len(rows.sizes)).index_add(0, owners, lengths)
+        parts.append(lengths)
+    return torch.stack(parts).sum(dim=0)
