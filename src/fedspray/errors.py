@@ -14,6 +14,10 @@ class MissingDataError(InputError):
     """A file that is needed is not there, and the text says where to put it."""
 
 
+class OtherVersionError(InputError):
+    """A checkpoint was written by a version of this package that keeps other things."""
+
+
 class RunStopped(RuntimeError):
     """A run cannot go on. Everything so far is saved, and it can be resumed."""
 

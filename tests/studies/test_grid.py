@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspray.errors import InputError
+from fedspray.errors import InputError, OtherVersionError
+from fedspray.runs import store
 from fedspray.runs.experiment import Experiment
-from fedspray.runs.run import run
+from fedspray.runs.run import begin, carry_out, run
 from fedspray.runs.settings import RunSettings
 from fedspray.studies import grid as grids
 from fedspray.studies.cells import Cell
@@ -170,6 +171,31 @@ def test_a_damaged_run_folder_is_begun_anew(tmp_path: Path) -> None:
     (job.run_folder / "settings.json").write_text("{")
     (outcome,) = grid.run()
     assert outcome.failure is None
+
+
+def test_a_checkpoint_of_another_version_is_begun_anew(tmp_path: Path) -> None:
+    """The run broke off after a round in which, in another version, clients kept one thing less."""
+    (whole,) = Grid([cell("ditto")], tmp_path / "whole").run()
+    grid = Grid([cell("ditto")], tmp_path / "broken")
+    (job,) = grid._jobs.values()
+    federation = job.cell.federation()
+    begin(job.run_folder, federation, job.cell.run, dict(job.cell.source))
+
+    def crash(_seed: int, record: dict[str, Any]) -> None:
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        carry_out(federation, job.cell.run, job.run_folder, checkpoint_every=1, on_record=crash)
+    file = job.run_folder / f"seed-{job.cell.seed}" / store.CHECKPOINT
+    tensors, meta = store.read_tensors(file)
+    lost = next(name for name in tensors if ".state." in name and "personal_optimizer" in name)
+    store.write_tensors(file, {name: value for name, value in tensors.items() if name != lost}, meta)
+    with pytest.raises(OtherVersionError, match="was written by another version of fedspray"):
+        carry_out(federation, job.cell.run, job.run_folder)
+    (outcome,) = grid.run()
+    assert outcome.result is not None
+    assert whole.result is not None
+    assert outcome.result.metrics["models"] == whole.result.metrics["models"]
 
 
 def test_the_time_left_is_estimated_from_cells_of_the_same_kind(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
 from fedspray.engine.sampling import update_on_sample
+from fedspray.errors import OtherVersionError
 from fedspray.evaluation.counting import Counter
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
@@ -207,7 +208,13 @@ def _restored(template: Any, tensors: Mapping[str, Tensor], round_index: int) ->
         if held:
             client = tree.restore(template, tree.part_of(held, "client"))
             snapshots[name] = Snapshot(int(held["round"]), client, tree.part_of(held, "message"))
-    return Memory(round_index, tree.restore(template, tree.part_of(tensors, "state")), **snapshots)
+    state = tree.part_of(tensors, "state")
+    if state.keys() != tree.flatten(template).keys():
+        raise OtherVersionError(
+            f"the checkpoint of round {round_index} was written by another version of fedspray, whose clients keep "
+            "other things: begin this run anew"
+        )
+    return Memory(round_index, tree.restore(template, state), **snapshots)
 
 
 def _better(memory: Memory, best_round: int | None) -> Snapshot | None:

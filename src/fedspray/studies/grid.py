@@ -26,9 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedspray.errors import InputError, RunStopped, unknown
+from fedspray.errors import InputError, OtherVersionError, RunStopped, unknown
 from fedspray.runs import store
 from fedspray.runs.interrupts import remembered_interrupts
+from fedspray.runs.result import RunResult
 from fedspray.runs.run import begin, carry_out
 from fedspray.studies.cells import Cell
 from fedspray.studies.results import CellResult
@@ -224,14 +225,22 @@ def _run(job: Job) -> None:
     settings = replace(cell.run, keep_split=True) if cell.validation_only else cell.run
     if folder.exists() and not _can_go_on(folder):
         shutil.rmtree(folder)
-    if not folder.exists():
-        begin(folder, federation, settings, None if cell.validation_only else dict(cell.source), threads=job.threads)
 
     def stop_if_orphaned(seed: int, record: dict[str, Any]) -> None:
         if _is_orphaned(job):
             raise RunStopped("the process that started this worker is gone")
 
-    outcome = carry_out(federation, settings, folder, threads=job.threads, on_record=stop_if_orphaned)
+    def run_or_go_on() -> RunResult:
+        if not folder.exists():
+            source = None if cell.validation_only else dict(cell.source)
+            begin(folder, federation, settings, source, threads=job.threads)
+        return carry_out(federation, settings, folder, threads=job.threads, on_record=stop_if_orphaned)
+
+    try:
+        outcome = run_or_go_on()
+    except OtherVersionError:
+        shutil.rmtree(folder)
+        outcome = run_or_go_on()
     header = {
         "key": job.key,
         **cell.identity(),
