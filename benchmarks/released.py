@@ -29,8 +29,8 @@ from fedspray.data.federation import Federation
 from fedspray.errors import InputError
 
 VARIABLE = "FEDSPRAY_RELEASED"
-GNNS = {"GCN": "GCN", "SAGE": "SAGE"}
-"""Our backbones, and the classes of the released code."""
+GNNS = ("GCN", "SAGE")
+"""Classes of the same name here and there."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def build(federation: Federation, algorithm: FedSpray, seed: int, dtype: torch.d
         raise InputError(f"the algorithm is {name} with {backbone}, but the released code is FedSpray with GCN or SAGE")
     sys.path.insert(0, folder)
     model, client, server = (importlib.import_module(name) for name in ("model", "client", "server"))
-    vars(client)["SAGE"] = getattr(model, GNNS[backbone])  # the one that its clients use
+    vars(client)["SAGE"] = getattr(model, backbone)  # the one that its clients use
     torch.manual_seed(seed)
     data, nodes = _one_graph(federation)
     ids, device, own = list(range(federation.num_clients)), torch.device("cpu"), algorithm.backbone

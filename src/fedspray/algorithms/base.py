@@ -38,7 +38,7 @@ class Outputs:
     representation: Tensor
     """[N, H]: what enters the output layer (the logits, where there is no hidden layer)."""
     params: Params
-    """The weights, [K, …]; feature weights are whole only for an algorithm with `loss_sees_weights`."""
+    """The weights, [K, …]; feature weights are only their `ops.used_rows` unless the optimizer was begun `whole`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +72,6 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             raise InputError(
                 f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}: needed are sample_nodes ≥ 0, fanout ≥ 1"
             )
-
-    @property
-    def loss_sees_weights(self) -> bool:
-        """Whether a loss looks at `Outputs.params`.
-
-        If not, feature weights of columns that no node of a client uses have no gradient, and training leaves them out.
-        """
-        return False
 
     @abstractmethod
     def init_server(self, task: Task, seed: int) -> ServerT:
@@ -144,7 +136,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         batch: GraphBatch,
         feature_weights: Iterable[str] | None = None,
         *,
-        whole: bool | None = None,
+        whole: bool = False,
     ) -> AdamState:
         """Adam's memory before the first step.
 
@@ -152,9 +144,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             params: the weights, [K, …].
             batch: the clients.
             feature_weights: those that meet the features through `ops.feature_linear` alone; None: the backbone's.
-            whole: whether these are trained in columns without use too; None: if `loss_sees_weights`.
+            whole: whether a loss looks at `Outputs.params`. If not, feature weights of columns that no node of a
+                client uses have no gradient, and training leaves them out.
         """
-        may_leave_out = not (self.loss_sees_weights if whole is None else whole) and self.backbone.weight_decay == 0
+        may_leave_out = not whole and self.backbone.weight_decay == 0
         names = self.backbone.feature_weights if feature_weights is None else feature_weights
         return AdamState.zeros(params, batch.num_clients, batch.used_columns(names) if may_leave_out else None)
 

@@ -57,18 +57,13 @@ class Ditto(_averaging.AveragingServer[ClientState]):
         if self.proximal_weight < 0:
             raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
 
-    @property
-    def loss_sees_weights(self) -> bool:
-        """In the distance, unless that weighs nothing."""
-        return self.proximal_weight > 0
-
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The personal model starts as the global one; both optimizers are empty."""
         gnn = self.backbone.init_params(task, batch, seed)
         return ClientState(
-            gnn_optimizer=self.empty_optimizer(gnn, batch, whole=False),  # the distance is the personal model's alone
+            gnn_optimizer=self.empty_optimizer(gnn, batch),
             personal=gnn,
-            personal_optimizer=self.empty_optimizer(gnn, batch),
+            personal_optimizer=self.empty_optimizer(gnn, batch, whole=self.proximal_weight > 0),
         )
 
     def client_update(

@@ -25,6 +25,7 @@ from fedspray.algorithms.base import Outputs, supervised_loss
 from fedspray.algorithms.gcfl import GCFL, ServerState
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn.tree import Message, Params, part_of, prefixed
 
@@ -59,11 +60,6 @@ class GCFLPlus(GCFL):
             raise InputError(f"sequence_length is {self.sequence_length}, but must be at least 1")
 
     @property
-    def loss_sees_weights(self) -> bool:
-        """For the norms of all gradients."""
-        return True
-
-    @property
     def norm_memory(self) -> int:
         """`sequence_length`."""
         return self.sequence_length
@@ -92,6 +88,11 @@ class GCFLPlus(GCFL):
     def cut_weights(self, similarities: Tensor) -> Tensor:
         """The similarities themselves: none is negative."""
         return similarities
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """An empty optimizer of whole weights, for the norms of all gradients."""
+        gnn = self.backbone.init_params(task, batch, seed)
+        return ClientState(self.empty_optimizer(gnn, batch, whole=True))
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int

@@ -98,8 +98,7 @@ class Work:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Work:
         """From a command's arguments by name, its ``locals()``."""
-        names = [each.name for each in fields(cls) if each.name != "outcomes"]
-        return cls(**{name: given[name] for name in names if name in given})
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
 
     def run(self, title: str, cells: Sequence[Cell]) -> list[Outcome]:
         """Runs cells with one progress display, and says how each ended."""
@@ -277,7 +276,7 @@ def _entries(listed: Any, named: Any) -> Any:
 
 
 def _names(entries: Any) -> list[str]:
-    """What the entries of a list are called in tables: data sets by the last part of their path."""
+    """What the entries of a list are called in tables."""
     if not isinstance(entries, list):
         return []
     tables = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]

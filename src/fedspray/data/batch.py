@@ -64,6 +64,11 @@ class NodeRows:
         return NodeRows(ptr, features, self.columns, self.columns_by_client)
 
     @cached_property
+    def client_of_column(self) -> Tensor:
+        """[U]: the position of each column's client."""
+        return torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.columns_by_client))
+
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """[K]: rows of each client."""
         return tuple(b - a for a, b in zip(self.ptr[:-1], self.ptr[1:], strict=True))

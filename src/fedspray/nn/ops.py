@@ -275,7 +275,6 @@ def squared_distance(
         lengths = functional.hardshrink(value - centre[name], 1e-6).flatten(1).square().sum(dim=1)
         if name in used:
             assert rows is not None
-            owners = torch.arange(len(rows.sizes)).repeat_interleave(torch.tensor(rows.columns_by_client))
-            lengths = lengths.new_zeros(len(rows.sizes)).index_add(0, owners, lengths)
+            lengths = lengths.new_zeros(len(rows.sizes)).index_add(0, rows.client_of_column, lengths)
         parts.append(lengths)
     return torch.stack(parts).sum(dim=0)
