@@ -77,12 +77,40 @@ def test_what_needs_no_training_works_with_pubmed_alone(
 
 
 def test_quick_figures_do_not_stand_beside_full_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("figure2.csv").write_text("figures of full runs")
-    assert run_command(["reproduce", "figure2", "--quick", "--out", "."]) == 2
-    assert (
-        "figure2.csv holds figures of full runs, but quick ones must not stand beside them" in capsys.readouterr().err
+    arguments = ["reproduce", "table2", "--experiments", "mine", "--jobs", "1", "--out", "results"]
+    assert run_command([*arguments, "--quick"]) == 0
+    assert run_command(arguments) == 0  # the other way round nothing is lost
+    full = Path("results/table2.md").read_text()
+    capsys.readouterr()
+    assert run_command([*arguments, "--quick"]) == 2
+    sentence = "results/table2-published.csv holds figures of full runs, but quick ones must not stand beside them"
+    assert sentence in capsys.readouterr().err
+    assert Path("results/table2.md").read_text() == full
+
+
+def test_figures_of_other_data_sets_are_not_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    study = STUDY.replace("[compare]", '[compare]\ndatasets = ["banks", { name = "more", dataset = "banks" }]')
+    Path("mine/table2-banks.toml").write_text(study.replace("nodes = 200", "nodes = 100"))
+    arguments = ["reproduce", "table2", "--experiments", "mine", "--jobs", "1", "--out", "results"]
+    assert run_command(arguments) == 0
+    both = Path("results/table2.csv").read_text()
+    capsys.readouterr()
+    assert run_command([*arguments, "--dataset", "banks"]) == 2
+    assert capsys.readouterr().err == (
+        "error: results/table2-published.csv holds figures of more, which --dataset banks would drop: "
+        "name all data sets, or change --out\n"
     )
-    assert not Path("figure2.md").exists()
+    assert Path("results/table2.csv").read_text() == both
+
+
+def test_figures_whose_cells_are_gone_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "table2", "--experiments", "mine", "--jobs", "1", "--out", "results"]
+    assert run_command(arguments) == 0
+    before = Path("results/table2-published.csv").read_text()
+    capsys.readouterr()
+    assert run_command([*arguments, "--stored", "--cells", "elsewhere"]) == 2
+    assert "holds 4 figures that are not there now (banks local gcn overall, …)" in capsys.readouterr().err
+    assert Path("results/table2-published.csv").read_text() == before
 
 
 def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

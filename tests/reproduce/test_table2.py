@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedspray.federate import build_federation
-from fedspray.reproduce.access import AUTHORS, Access, Found
-from fedspray.reproduce.lines import PartResult
+from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found
+from fedspray.reproduce.lines import DONE, FAILED, PARTLY, QUICK, Line, PartResult
+from fedspray.reproduce.parts import table3
 from fedspray.reproduce.table2 import table2
 from fedspray.reproduce.trained import Request, experiments_folder
 from fedspray.studies.cells import Cell
@@ -95,3 +97,30 @@ def test_rows_that_were_not_run_are_in_the_table_without_figures(result: PartRes
     assert len(open_lines) == (24 - len(FIGURES)) * 2
     assert {line.ours for line in open_lines} == {None}
     assert result.missing[0].reason == f"{5 * len(FIGURES) - 1} of 120 cells are finished."
+
+
+def test_only_finished_rows_on_the_authors_clients_are_judged() -> None:
+    line = Line(dataset="pubmed", quantity="overall", ours=1.0, split=AUTHORS, status=DONE)
+    assert line.conclusive
+    assert not replace(line, split=LOUVAIN).conclusive
+    assert not any(replace(line, status=status).conclusive for status in (QUICK, PARTLY, FAILED))
+
+
+def test_the_ablation_is_judged_where_both_rows_are_finished() -> None:
+    def some(title: str, cells: Sequence[Cell]) -> list[Outcome]:
+        short = {"fedspray-no-proxies": 4}  # seed 4 is missing on Physics
+        return [
+            Outcome(c, Path("c"), None if c.dataset == "physics" and short.get(c.method) == c.seed else _result(c))
+            for c in cells
+        ]
+
+    def _result(cell: Cell) -> CellResult:
+        value = 0.88 if cell.method == "fedspray" else 0.875
+        return CellResult({"metrics": {"overall": value, "minority": value}})
+
+    # Published: 87.71 and 62.12 with proxies, 77.11 and 42.01 without.
+    result = table3(Request(run_cells=some, access=Known([]), experiments=experiments_folder()))
+    assert result.findings == [
+        "pubmed, overall: without proxies −0.50 points; published −10.60.",
+        "pubmed, minority: without proxies −0.50 points; published −20.11.",
+    ]

@@ -81,6 +81,7 @@ def reproduce(
     from fedspray.errors import InputError, unknown
     from fedspray.report.files import check_target, write_file
     from fedspray.reproduce.access import Access
+    from fedspray.reproduce.lines import lost_figures
     from fedspray.reproduce.parts import PARTS
     from fedspray.reproduce.trained import Request, experiments_folder
     from fedspray.studies.grid import Grid
@@ -93,9 +94,8 @@ def reproduce(
     folder = out or Path("studies") / ("reproduce-quick" if quick else "reproduce")
     check_target(folder / "parts.md", [".md"], "--out")
     chosen = list(PARTS) if "all" in parts else [name for name in PARTS if name in parts]
-    full = next((folder / f"{name}.csv" for name in chosen if quick and (folder / f"{name}.csv").exists()), None)
-    if full is not None:
-        raise InputError(f"{full} holds figures of full runs, but quick ones must not stand beside them: change --out")
+    for name in chosen:
+        _check_earlier(folder, name, dataset or [], quick=quick)
     work = study.Work.of(locals())
 
     def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
@@ -115,6 +115,12 @@ def reproduce(
             output.note(f"{name} has no rows on {', '.join(request.datasets)}")
             continue
         _show(output, result)
+        lost = lost_figures(folder, result)
+        if lost:
+            raise InputError(
+                f"{folder / name}-published.csv holds {len(lost)} figures that are not there now ({' '.join(lost[0])}, "
+                "…): find their cells with --cells, or change --out"
+            )
         for file, content in result.files().items():
             write_file(folder / file, content)
             files.append(file)
@@ -137,6 +143,23 @@ def _show(output: Output, result: PartResult) -> None:
             output.show(Text(f"• {sentence}"))
     for entry in result.missing:
         output.note(f"{result.name}, {entry.dataset}: {entry.reason} Then: {entry.command}")
+
+
+def _check_earlier(folder: Path, part: str, datasets: Sequence[str], *, quick: bool) -> None:
+    """Refuses to replace figures of full runs by quick ones, and those of several data sets by those of a few."""
+    from fedspray.errors import InputError
+    from fedspray.reproduce.lines import QUICK, earlier_figures
+    from fedspray.reproduce.parts import UNTRAINED
+
+    earlier, file = earlier_figures(folder, part), folder / f"{part}-published.csv"
+    if quick and part not in UNTRAINED and any(status != QUICK for status in earlier.values()):
+        raise InputError(f"{file} holds figures of full runs, but quick ones must not stand beside them: change --out")
+    others = sorted({name[0] for name in earlier} - set(datasets)) if datasets else []
+    if others:
+        raise InputError(
+            f"{file} holds figures of {', '.join(others)}, which --dataset {' --dataset '.join(datasets)} would drop: "
+            "name all data sets, or change --out"
+        )
 
 
 def _check_datasets(names: Sequence[str]) -> None:

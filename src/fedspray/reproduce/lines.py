@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspray.report.sheets import Sheet, to_csv
+from fedspray.reproduce.access import AUTHORS
 
 if TYPE_CHECKING:
     from fedspray.studies.grid import Outcome
@@ -55,6 +58,11 @@ class Line:
     def deviations(self) -> float | None:
         """The difference in published standard deviations."""
         return None if self.difference is None or not self.published_std else self.difference / self.published_std
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether all its seeds have run, in full and on the authors' clients: others say nothing about the paper."""
+        return self.status == DONE and self.split == AUTHORS
 
     def to_json(self) -> Json:
         """As plain JSON values."""
@@ -151,6 +159,31 @@ def published_csv(lines: Sequence[Line]) -> str:
         for line in lines
     ]
     return to_csv(["dataset", *labels, "quantity", *figures, *rest], rows)
+
+
+def earlier_figures(folder: Path, part: str) -> dict[tuple[str, ...], str]:
+    """The figures of ours that a folder holds of a part: the status of each, by data set, labels and quantity."""
+    file = folder / f"{part}-published.csv"
+    return _figures(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else {}
+
+
+def lost_figures(folder: Path, result: PartResult) -> list[tuple[str, ...]]:
+    """Which of them this result lacks."""
+    return [name for name in earlier_figures(folder, result.name) if name not in _names(result.lines)]
+
+
+def _figures(text: Iterable[str]) -> dict[tuple[str, ...], str]:
+    found = {}
+    for row in csv.DictReader(text):
+        columns = list(row)
+        named = columns[: columns.index("quantity") + 1] if "quantity" in columns else columns[:1]
+        if row.get("ours"):
+            found[tuple(row[name] for name in named)] = row.get("status", "")
+    return found
+
+
+def _names(lines: Sequence[Line]) -> set[tuple[str, ...]]:
+    return set(_figures(published_csv(lines).splitlines()))
 
 
 def shown(value: float | None, std: float | None, digits: int) -> str:

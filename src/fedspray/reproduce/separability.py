@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 from fedspray.report.sheets import Sheet
 from fedspray.reproduce import pictures
-from fedspray.reproduce.lines import Line, PartResult, shown
+from fedspray.reproduce.lines import DONE, QUICK, Line, PartResult, shown
 from fedspray.reproduce.proposition import CASES, KINDS, Case, Estimate, estimate
 from fedspray.reproduce.published import PAPER
 from fedspray.reproduce.trained import Request
@@ -26,7 +26,7 @@ def proposition1(request: Request) -> PartResult:
     for case, estimates in found:
         sections.append(len(rows))
         for kind in KINDS:
-            line = _distance_line(case, kind, estimates[kind], words[kind])
+            line = _distance_line(case, kind, estimates[kind], words[kind], QUICK if request.quick else DONE)
             lines.append(line)
             place = case.name if kind == KINDS[0] else ""
             texts = [shown(v, None, 3) for v in (line.published, line.exact)]
@@ -51,7 +51,7 @@ def proposition1(request: Request) -> PartResult:
     )
 
 
-def _distance_line(case: Case, kind: str, found: Estimate, quantity: str) -> Line:
+def _distance_line(case: Case, kind: str, found: Estimate, quantity: str, status: str) -> Line:
     return Line(
         dataset="banks",
         labels={"federation": case.name},
@@ -61,6 +61,7 @@ def _distance_line(case: Case, kind: str, found: Estimate, quantity: str) -> Lin
         ours=found.distance,
         ours_error=found.distance_error,
         digits=3,
+        status=status,
     )
 
 
