@@ -142,8 +142,17 @@ def test_pages_of_an_earlier_comparison_do_not_stay(capsys: pytest.CaptureFixtur
     arguments = ["compare", *SMALL, "--algorithm", "local", "--algorithm", "fedavg", "--out", "here"]
     assert run_command(arguments) == 0
     assert [page.name for page in Path("here").glob("*.html")] == ["report.html"]
+    Path("here/report-final.html").write_text("somebody else's")
     assert run_command([*arguments, "--backbone", "gcn", "--backbone", "mlp"]) == 0
-    assert {page.name for page in Path("here").glob("*.html")} == {"report-banks-gcn.html", "report-banks-mlp.html"}
+    pages = {"report-banks-gcn.html", "report-banks-mlp.html"}
+    assert {page.name for page in Path("here").glob("*.html")} == {*pages, "report-final.html"}
+
+
+def test_a_sweep_says_that_it_chooses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text(TOML)
+    flags = ["--backbone", "gcn", "--algorithm", "fedspray", "--seeds", "1", "--jobs", "1"]
+    assert run_command(["sweep", "study.toml", "--vary", "local_epochs=1,2", *flags]) == 0
+    assert "study.toml: [compare.tune] is not for sweeps, which choose nothing" in capsys.readouterr().err
 
 
 def test_a_failed_cell_ends_with_code_3_and_the_other_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,14 @@ from typing import Any
 
 from rich.console import Console
 
-from fedspray.report.comparisons import comparison_csv, comparison_sheets, search_sheet, sweep_csv, sweep_sheet
+from fedspray.report.comparisons import (
+    comparison_csv,
+    comparison_sheets,
+    page_names,
+    search_sheet,
+    sweep_csv,
+    sweep_sheet,
+)
 from fedspray.report.sheets import Sheet
 from fedspray.report.sweeps import sweep_figure, sweep_png
 
@@ -22,6 +29,7 @@ def row(method: str, overall: float | None, minority: float, **more: Any) -> dic
         "bytes_up": 1_500_000,
         "bytes_down": 2_000_000,
         "cpu_seconds": 12.34,
+        "client_failures": 0,
         **more,
     }
 
@@ -153,3 +161,28 @@ def test_a_search_shows_its_trials_and_the_chosen_one() -> None:
     sheet = search_sheet(record)
     assert sheet.rows == [["1.0", "n/a", "n/a", "failed"], ["2.0", "80.00", "60.00", "0.7000"]]
     assert {index for index, _ in sheet.bold} == {1}
+
+
+def test_failed_clients_are_said() -> None:
+    summary = {**SUMMARY, "rows": [row("local", 0.8, 0.5), row("fedavg", 0.9, 0.6, client_failures=12)]}
+    note = comparison_sheets(summary)[0].note
+    assert "CLIENTS FAILED, as often as stands in brackets, in gcn fedavg (12): figures may lack their nodes" in note
+    assert "FAILED" not in comparison_sheets(SUMMARY)[0].note
+
+
+def test_names_are_no_markup() -> None:
+    """A method called [/old] must not end a comparison after hours of work."""
+    sheet = Sheet("difference to [/old]", ["method"], [["x [bold]" + 30 * "."]], note="against [paper]")
+    console = Console(file=io.StringIO(), width=80)
+    console.print(sheet.to_rich())
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert all(word in text for word in ("difference to [/old]", "x [bold]", "against [paper]"))
+
+
+def test_every_page_has_a_name_of_its_own() -> None:
+    assert page_names([("pubmed", "gcn")]) == ["report.html"]
+    assert page_names([("skew α", "gcn"), ("skew β", "gcn"), ("cora", "gcn")]) == [
+        "report-skew_-gcn.html",
+        "report-skew_-gcn_2.html",
+        "report-cora-gcn.html",
+    ]

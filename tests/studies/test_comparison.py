@@ -22,6 +22,7 @@ def result(seed: int, overall: float, minority: float, client: float) -> CellRes
         "b": {"overall": overall - client, "minority": None},
     }
     metrics = {"overall": overall, "minority": minority, "clients": clients, **dict.fromkeys(NAMES, 0.5), **COSTS}
+    metrics["failures"] = 0
     return CellResult({"seed": seed, "metrics": metrics})
 
 
@@ -99,3 +100,15 @@ def test_a_reference_without_a_finished_cell_leaves_the_figures() -> None:
 def test_cells_are_named() -> None:
     cell: Cell = three_rows()[0].with_values({"lr": 0.1}).cells([4])[0]
     assert str(cell) == "banks, local, gcn, lr=0.1, seed 4"
+
+
+def test_seeds_in_which_a_client_is_missing_are_not_compared() -> None:
+    """Without its hardest client a method would look better than one that has all of them."""
+    local, fedavg, fedspray = three_rows()
+    entries = [entry(local, [(0.8, 0.5)]), entry(fedavg, [(0.9, 0.6)] * 2), entry(fedspray, [(0.8, 0.5)] * 2)]
+    lacking = entries[1].results[1].metrics
+    del lacking["clients"]["b"]
+    lacking["failures"] = 7
+    summary = summarise(entries, "fedspray", draws=0)
+    assert find(summary["tests"], method="fedavg", metric="overall")["pairs"] == 1
+    assert [row["client_failures"] for row in summary["rows"]] == [0, 7, 0]

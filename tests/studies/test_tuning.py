@@ -1,21 +1,24 @@
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedspray.errors import InputError
 from fedspray.studies.cells import Cell
 from fedspray.studies.grid import Outcome
 from fedspray.studies.plan import Plan
 from fedspray.studies.results import CellResult
-from fedspray.studies.tuning import TunePlan, grid_points, score, tune_rows
+from fedspray.studies.tuning import TunePlan, chosen_toml, grid_points, score, tune_rows
 
 
-def outcome(cell: Cell, overall: float, minority: float) -> Outcome:
+def outcome(cell: Cell, overall: float, minority: float, failures: int = 0) -> Outcome:
     val = {"overall": overall, "minority": minority, "balanced": 0.5, "loss": 1.0}
-    return Outcome(cell, Path("x.json"), CellResult({"seed": cell.seed, "metrics": {"val": val, "best_round": 1}}))
+    metrics = {"val": val, "best_round": 1, "failures": failures}
+    return Outcome(cell, Path("x.json"), CellResult({"seed": cell.seed, "metrics": metrics}))
 
 
 def test_grid_points_are_all_combinations() -> None:
@@ -104,3 +107,44 @@ def _keys(content: Any) -> set[str]:
     if isinstance(content, dict):
         return set(content) | set().union(*map(_keys, content.values()))
     return set().union(*map(_keys, content)) if isinstance(content, list) else set()
+
+
+def searching(tune: dict[str, Any], algorithms: Sequence[str] = ("fedspray",)) -> Plan:
+    return Plan.from_values({"compare": {"algorithms": list(algorithms), "tune": tune}}, "x")
+
+
+def test_a_trial_in_which_a_client_failed_has_no_score() -> None:
+    """Its figures lack the nodes of that client, and the hardest client fails first."""
+    plan = searching({"grid": {"fedspray": {"lr": [0.1, 0.2]}}})
+    assert plan.tune is not None
+
+    def answer(title: str, cells: Sequence[Cell]) -> list[Outcome]:
+        return [outcome(c, 0.9 if c.settings["lr"] == 0.2 else 0.5, 0.5, int(c.settings["lr"] == 0.2)) for c in cells]
+
+    _, (record,) = tune_rows(plan.rows(), plan.tune, answer)
+    assert record["chosen"] == {"lr": 0.1}
+    assert [trial["runs"][0]["client_failures"] for trial in record["trials"]] == [0, 1]
+
+
+def test_a_point_is_tried_once() -> None:
+    plan = searching({"grid": {"fedspray": {"lr": [0.1, "0.10", 0.2]}}})
+    assert plan.tune is not None
+    with pytest.raises(InputError, match=r"fedspray, gcn: lr = 0.1 is tried twice, but trials must differ"):
+        tune_rows(plan.rows(), plan.tune, lambda title, cells: pytest.fail("a cell was run"))
+
+
+def test_what_one_method_chose_alone_and_with_others_is_one_table() -> None:
+    plan = searching({"shared": {"lr": [0.1, 0.2]}, "grid": {"fedspray": {"distill_weight": [1, 2]}}})
+    assert plan.tune is not None
+    _, records = tune_rows(plan.rows(), plan.tune, lambda title, cells: [outcome(c, 0.5, 0.5) for c in cells])
+    chosen = tomllib.loads(chosen_toml(records))["compare"]["set"]
+    assert chosen == {"banks/gcn/fedspray": {"lr": 0.1, "distill_weight": 1.0}}
+
+
+def test_a_setting_is_searched_or_set_by_a_flag() -> None:
+    values = {"compare": {"algorithms": ["fedavg", "fedspray"], "tune": {"grid": {"fedspray": {"lr": [0.1, 0.2]}}}}}
+    values["compare"]["tune"]["untuned"] = ["fedavg"]  # type: ignore[index]
+    Plan.from_values(values, "x", {"fedavg": {"lr": "0.3"}})
+    for owner in ("", "fedspray", "gcn"):
+        with pytest.raises(InputError, match="lr is set by a flag and searched for fedspray, but only one can be"):
+            Plan.from_values(values, "x", {owner: {"lr": "0.3"}})

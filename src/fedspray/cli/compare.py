@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -53,7 +52,7 @@ def compare(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare algorithms over data sets, backbones and seeds; finished cells are never run twice."""
-    from fedspray.report.comparisons import comparison_csv, comparison_sheets
+    from fedspray.report.comparisons import comparison_csv, comparison_sheets, earlier_pages, page_names
     from fedspray.report.files import check_target, write_file
     from fedspray.report.html import write_page
     from fedspray.report.methods import comparisons_of
@@ -71,23 +70,21 @@ def compare(
     entries = [Entry.of(row, outcomes[i :: len(rows)]) for i, row in enumerate(rows)]
     summary = summarise(entries, plan.reference, draws=bootstrap, tuning=searches)
     sheets = comparison_sheets(summary)
-    if not as_json:
-        for sheet in sheets:
-            output.show(sheet.to_rich())
+    pages = comparisons_of(entries, plan.reference)
+    names = dict(zip(pages, page_names(list(pages)), strict=True))
+    stale = earlier_pages(folder / "comparison.json") - set(names.values())
+    summary["pages"] = list(names.values())
     write_file(folder / "comparison.json", to_json(summary))
     write_file(folder / "comparison.md", "\n".join(sheet.to_markdown() for sheet in sheets))
     write_file(folder / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
     write_file(folder / "comparison.csv", comparison_csv(summary, config.name if config else ""))
-    pages = comparisons_of(entries, plan.reference)
-    names = {
-        place: "report.html" if len(pages) == 1 else re.sub(r"[^A-Za-z0-9.-]+", "_", f"report-{'-'.join(place)}.html")
-        for place in pages
-    }
     for place, comparison in pages.items():
         write_page(comparison, folder / names[place])
-    for page in {*folder.glob("report.html"), *folder.glob("report-*.html")}:
-        if page.name not in names.values():  # of an earlier comparison in this folder
-            page.unlink()
+    for name in stale:  # of an earlier comparison in this folder
+        (folder / name).unlink(missing_ok=True)
+    if not as_json:
+        for sheet in sheets:
+            output.show(sheet.to_rich())
     written = {0: "", 1: ", report.html"}.get(len(pages), f", {len(pages)} pages report-*.html")
     output.note(f"wrote comparison.json, .md, .tex, .csv{written} to {folder}; cells are in {cells}")
     output.result(summary)

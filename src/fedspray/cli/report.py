@@ -37,6 +37,8 @@ def report(
     as_json: options.AsJson = False,
 ) -> None:
     """Write one HTML page about runs: results, minority report card, curves, clients, proxies, cost, settings."""
+    from rich.text import Text
+
     from fedspray.report.files import check_target
     from fedspray.report.html import write_report
 
@@ -45,6 +47,6 @@ def report(
     with output.busy("reading the runs …"):
         summary = write_report(runs, out, reference=reference)
     if not as_json:
-        output.show(summary["finding"])
+        output.show(Text(summary["finding"]))
     output.note(f"wrote {out} ({summary['bytes'] / 1e6:.1f} MB)")
     output.result({"out": str(out), **summary})

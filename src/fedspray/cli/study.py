@@ -132,22 +132,17 @@ def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
         given: a command's arguments by name, its ``locals()``; all that is no flag of a study is ignored.
     """
     from fedspray.runs.experiment import Experiment
+    from fedspray.studies.choice import with_flags
     from fedspray.studies.plan import Plan
 
-    flags = {name: given.get(name) for name in _SINGLE}
-    flags["partition_dir"] = None if flags["partition_dir"] is None else str(flags["partition_dir"])
+    flags = {name: given[name] for name in _SINGLE if given.get(name) is not None}
+    if "partition_dir" in flags:
+        flags["partition_dir"] = str(flags["partition_dir"])
     lists = {key: given[name] for name, key in _LISTS.items() if given.get(name) is not None}
-    values = {} if config is None else Experiment.read_values(config)
-    compare = values.get("compare", {})
-    if isinstance(compare, Mapping):
-        lists = {key: _entries(compare.get(key), named) for key, named in lists.items()}
-        values["compare"] = {**_restricted(compare, lists), **lists}
-    if "seeds" in lists:
-        values = {name: value for name, value in values.items() if name not in ("seed", "seeds")}
-    values |= {name: value for name, value in flags.items() if value is not None}
     name = "command line" if config is None else str(config)
+    values = with_flags({} if config is None else Experiment.read_values(config), lists, flags, name)
     settings = _owned(given.get("settings"))
-    if flags["rounds"] is not None:  # stronger than what the file says for a method or backbone
+    if "rounds" in flags:  # stronger than what the file says for a method or backbone
         settings.setdefault("", {}).setdefault("rounds", flags["rounds"])
     return Plan.from_values(values, name, settings)
 
@@ -246,41 +241,6 @@ def _told(outcome: Outcome) -> str:
     part, where = (metrics["val"], "validation ") if outcome.cell.validation_only else (metrics, "")
     figures = f"{where}overall {percent(part['overall'])}, minority {percent(part['minority'])}"
     return f"{outcome.cell}: {figures} ({duration(metrics['seconds'])})"
-
-
-def _restricted(compare: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's ``[compare]`` without rules and grids for what its lists name but the flags leave out."""
-    lists = [name for name in ("datasets", "algorithms", "backbones") if name in given]
-    before, after = ({n for key in lists for n in _names(source.get(key))} for source in (compare, given))
-    gone = before - after
-
-    def kept(tables: Any) -> Any:
-        is_table = isinstance(tables, Mapping)
-        return {k: v for k, v in tables.items() if not gone & set(k.split("/"))} if is_table else tables
-
-    found = {**compare, **({"set": kept(compare["set"])} if "set" in compare else {})}
-    tune = compare.get("tune")
-    if isinstance(tune, Mapping):
-        found["tune"] = {**tune, **({"grid": kept(tune["grid"])} if "grid" in tune else {})}
-        if isinstance(tune.get("untuned"), list):
-            found["tune"]["untuned"] = [name for name in tune["untuned"] if name not in gone]
-    return found
-
-
-def _entries(listed: Any, named: Any) -> Any:
-    """What flags name, as the file's list has it: an entry of that name with all that it says, or the name itself."""
-    if not isinstance(listed, list) or not isinstance(named, list):
-        return named
-    known = dict(zip(_names(listed), listed, strict=True))
-    return [known.get(name, name) for name in named]
-
-
-def _names(entries: Any) -> list[str]:
-    """What the entries of a list are called in tables."""
-    if not isinstance(entries, list):
-        return []
-    tables = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
-    return [str(t.get("name", t.get("algorithm", Path(str(t.get("dataset", ""))).stem))) for t in tables]
 
 
 def _owned(settings: Sequence[str] | None) -> dict[str, dict[str, str]]:

@@ -59,6 +59,8 @@ def sweep(
 
     output = Output(as_json)
     plan, work = study.read_plan(config, locals()), study.Work.of(locals())
+    if plan.tune is not None:
+        output.note(f"{config}: [compare.tune] is not for sweeps, which choose nothing")
     setting, values = study.listed("--vary", vary)
     rows = sweep_rows(plan, setting, values)
     folder = out or Path("studies") / f"{config.stem if config else 'sweep'}-{setting}"
@@ -67,11 +69,11 @@ def sweep(
     count = len(plan.seeds)
     entries = [(value, Entry.of(row, outcomes[i * count : (i + 1) * count])) for i, (value, row) in enumerate(rows)]
     summary = summarise_sweep(setting, entries)
-    if not as_json:
-        output.show(sweep_sheet(summary).to_rich())
     write_file(folder / "sweep.json", to_json(summary))
     write_file(folder / "sweep.csv", sweep_csv(summary))
     write_file(folder / "sweep.png", sweep_png(summary))
+    if not as_json:
+        output.show(sweep_sheet(summary).to_rich())
     output.note(f"wrote sweep.png, .csv and .json to {folder}; cells are in {cells}")
     output.result(summary)
     study.finish(work.outcomes)

@@ -88,11 +88,11 @@ def tune(
     folder = out or Path("studies") / "-".join([config.stem if config else "tune", *names])
     check_target(folder / "search.json", [".json"], "--out")
     _, records = tune_rows(plan.rows(), search, work.run)
+    write_file(folder / "search.json", to_json({"searches": records}))
+    write_file(folder / "chosen.toml", chosen_toml(records))
     if not as_json:
         for record in records:
             output.show(search_sheet(record).to_rich())
-    write_file(folder / "search.json", to_json({"searches": records}))
-    write_file(folder / "chosen.toml", chosen_toml(records))
     output.note(f"wrote search.json and chosen.toml to {folder}; cells are in {cells}")
     output.result({"searches": records})
     study.finish(work.outcomes)
@@ -119,4 +119,5 @@ def _search(
     else:
         raise InputError("there is nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]")
     search.check(methods, plan.seeds)
+    plan.check_search(search)
     return search

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedspray.report.sheets import Sheet, to_csv
@@ -44,6 +47,27 @@ def comparison_csv(summary: Json, settings: str) -> str:
             names = (row["dataset"], row["method"], row["backbone"], metric)
             lines.append([*names, *_mean_std(row[metric]), len(row["seeds"]), settings, *figures])
     return to_csv([*columns, *extra], lines)
+
+
+def page_names(places: Sequence[tuple[str, str]]) -> list[str]:
+    """A file for the page of each data set and backbone; ``report.html`` if there is one only."""
+    if len(places) == 1:
+        return ["report.html"]
+    names: list[str] = []
+    for place in places:
+        name = "report-" + re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(place))
+        twins = sum(re.fullmatch(rf"{re.escape(name)}(_\d+)?\.html", other) is not None for other in names)
+        names.append(f"{name}_{twins + 1}.html" if twins else f"{name}.html")
+    return names
+
+
+def earlier_pages(file: Path) -> set[str]:
+    """The pages that an earlier comparison wrote beside this JSON file; none if there is no such file."""
+    try:
+        pages = json.loads(file.read_text(encoding="utf-8")).get("pages", [])
+    except (OSError, ValueError, AttributeError):
+        return set()
+    return {name for name in pages if isinstance(name, str) and Path(name).name == name and name.endswith(".html")}
 
 
 def sweep_sheet(summary: Json) -> Sheet:
@@ -110,8 +134,18 @@ def _accuracy(summary: Json, dataset: str) -> Sheet:
         sections.append(indices[0])
         bold |= _best(ordered, indices, first_column=2)
     columns = ["backbone", "method", *METRICS, "MB up", "MB down", "CPU s"]
-    note = f"{_seed_note(ordered)} Bytes of all clients and CPU seconds per run."
+    note = f"{_seed_note(ordered)} Bytes of all clients and CPU seconds per run.{_failure_note(ordered)}"
     return Sheet(f"{dataset}: test accuracy in %", columns, rows, frozenset(bold), sections, 2, note)
+
+
+def _failure_note(rows: Sequence[Json]) -> str:
+    failed = [f"{row['backbone']} {row['method']} ({row['client_failures']})" for row in rows if row["client_failures"]]
+    if not failed:
+        return ""
+    return (
+        f" CLIENTS FAILED, as often as stands in brackets, in {', '.join(failed)}: figures may lack their nodes, "
+        "and seeds with other clients than the reference's are not compared."
+    )
 
 
 def _differences(summary: Json, dataset: str) -> Sheet:

@@ -43,10 +43,10 @@ class Sheet:
     def to_rich(self) -> Table:
         """For the terminal."""
         table = Table(
-            title=self.title,
+            title=escape(self.title),
             title_justify="left",
             title_style="bold",
-            caption=f"{self.note}\n" if self.note else None,
+            caption=f"{escape(self.note)}\n" if self.note else None,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             show_edge=False,

@@ -83,6 +83,7 @@ def figures(entry: Entry) -> Json:
         "seeds": sorted(entry.results),
         **{name: {**spread(values), "values": values} for name in SPREAD for values in [[m[name] for m in metrics]]},
         **{name: spread([m[name] for m in metrics])["mean"] for name in COSTS},
+        "client_failures": sum(m["failures"] for m in metrics),
         "cells": [o.path.name for o in entry.outcomes if o.result is not None],
     }
 
@@ -93,7 +94,7 @@ def _tests(group: Sequence[Entry], reference: str, draws: int) -> list[Json]:
     others = [entry for entry in group if entry is not base and _common(entry, base)]
     intervals = {}
     if draws and others:
-        tables = {e.row.method: {seed: result.nodes for seed, result in e.results.items()} for e in (base, *others)}
+        tables = {e.row.method: {seed: e.results[seed].nodes for seed in _common(e, base)} for e in (base, *others)}
         intervals = bootstrap(tables, reference, draws=draws)
     tests: list[Json] = []
     for metric in METRICS:
@@ -161,7 +162,13 @@ def _client_differences(entry: Entry, base: Entry, metric: str) -> list[float]:
 
 
 def _common(entry: Entry, base: Entry) -> list[int]:
-    return sorted(set(entry.results) & set(base.results))
+    """Seeds that both have, with figures of the same clients: those of a client that failed are missing."""
+
+    def clients(of: Entry, seed: int) -> set[str]:
+        return set(of.results[seed].metrics["clients"])
+
+    both = sorted(set(entry.results) & set(base.results))
+    return [seed for seed in both if clients(entry, seed) == clients(base, seed)]
 
 
 def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:

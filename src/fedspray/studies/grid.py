@@ -172,7 +172,8 @@ class Grid:
 
     def _expected(self, cell: Cell) -> float | None:
         """Seconds of a cell like this one: same data, method and backbone; else same data and backbone."""
-        finished = [(o.cell, o.result.metrics["seconds"]) for o in self._outcomes.values() if o.result is not None]
+        outcomes = list(self._outcomes.values())  # the display asks from its own thread
+        finished = [(o.cell, o.result.metrics["seconds"]) for o in outcomes if o.result is not None]
         for alike in (_kind, _loose_kind):
             known = [seconds for other, seconds in finished if alike(other) == alike(cell)]
             if known:

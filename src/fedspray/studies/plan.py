@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedspray import algorithms
 from fedspray.errors import InputError, unknown
 from fedspray.runs.experiment import Experiment
 from fedspray.runs.settings import RunSettings, describe
@@ -119,6 +120,8 @@ class Plan:
     reference: str
     """The method that the others are compared with."""
     rules: tuple[Rule, ...] = ()
+    flags: tuple[Rule, ...] = ()
+    """Stronger than `rules`."""
     tune: TunePlan | None = None
 
     @classmethod
@@ -151,14 +154,14 @@ class Plan:
             backbones=tuple(map(str, backbones)),
             seeds=base.run_settings().seeds if seeds is None else check_seeds(seeds, f"{where}: seeds"),
             reference=reference,
-            rules=(
-                *_rules(compare.get("set", {}), f"{where}: [compare.set]"),
-                *_rules(overrides or {}, "--set"),
-            ),
+            rules=tuple(_rules(compare.get("set", {}), f"{where}: [compare.set]")),
+            flags=tuple(_rules(overrides or {}, "--set")),
         )
         plan._check_owners()
         if "tune" in compare:
-            plan = replace(plan, tune=TunePlan.from_values(compare["tune"], names, plan.seeds, where))
+            search = TunePlan.from_values(compare["tune"], names, plan.seeds, where)
+            plan.check_search(search)
+            plan = replace(plan, tune=search)
         for row in plan.rows():
             row.check()  # refuse bad settings before any data are touched
         return plan
@@ -172,10 +175,20 @@ class Plan:
             for method in self.methods
         ]
 
+    def check_search(self, search: TunePlan) -> None:
+        """Refuses to search a setting that a flag has decided."""
+        for method in self.methods:
+            searched = {*search.shared, *search.grid.get(method.name, {})}
+            others = {other.name for other in self.methods} - {method.name}
+            for rule in self.flags:
+                both = sorted(searched & set(rule.values))
+                if both and not others & set(rule.owners):
+                    raise InputError(f"{both[0]} is set by a flag and searched for {method.name}, but only one can be")
+
     def _row(self, dataset: str, backbone: str, method: Method) -> Row:
         shared = self.base.run_settings()
         values = {**shared.values, **method.set}
-        for rule in self.rules:
+        for rule in (*self.rules, *self.flags):
             if set(rule.owners) <= {dataset, backbone, method.name}:
                 values |= rule.values
         run = replace(shared, algorithm=method.algorithm, backbone=backbone, preset=method.preset, values=values)
@@ -191,10 +204,21 @@ class Plan:
         twice = next((name for name in everything if everything.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"{twice!r} names two things of this comparison, but names must differ")
-        for rule in self.rules:
+        for rule in (*self.rules, *self.flags):
             for owner in rule.owners:
                 if owner not in everything:
                     raise unknown("data set, method or backbone of this comparison", owner, everything)
+
+
+def dataset_name(entry: str | Mapping[str, Any]) -> str:
+    """What an entry of ``datasets`` is called in tables."""
+    given = {"dataset": entry} if isinstance(entry, str) else entry
+    return str(given.get("name", Path(str(given.get("dataset", "banks"))).stem))
+
+
+def method_name(entry: str | Mapping[str, Any], default: str = "") -> str:
+    """What an entry of ``algorithms`` is called in tables."""
+    return entry if isinstance(entry, str) else str(entry.get("name", entry.get("algorithm", default)))
 
 
 def _datasets(listed: Any, values: Mapping[str, Any], where: str) -> dict[str, Experiment]:
@@ -203,7 +227,8 @@ def _datasets(listed: Any, values: Mapping[str, Any], where: str) -> dict[str, E
     for entry in check_list(listed, f"{where}: datasets", "names or tables"):
         given = {"dataset": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
         check_keys(given, ("name", *DATA_KEYS), f"{where}: datasets")
-        name = given.pop("name", Path(str(given.get("dataset", "banks"))).stem)
+        name = dataset_name(given)
+        given.pop("name", None)
         if name in found:
             raise InputError(f"{where}: two data sets are called {name!r}: give one of them another `name`")
         found[name] = Experiment.from_values({**shared, **given}, f"{where}: data set {name}")
@@ -215,9 +240,14 @@ def _methods(listed: Any, base: Experiment, where: str) -> tuple[Method, ...]:
     for entry in check_list(listed, f"{where}: algorithms", "names or tables"):
         given = {"algorithm": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
         check_keys(given, _METHOD_KEYS, f"{where}: algorithms")
-        algorithm = str(given.get("algorithm", base.algorithm))
+        algorithm, name = str(given.get("algorithm", base.algorithm)), method_name(given, base.algorithm)
+        if "algorithm" not in given and name != algorithm and name in algorithms.names():
+            raise InputError(
+                f"{where}: the method called {name!r} runs {algorithm!r}, but its name is another algorithm's: "
+                f"say algorithm = {name!r}, or give it another name"
+            )
         values = check_table(given.get("set", {}), f"{where}: set of {algorithm}")
-        name, preset = str(given.get("name", algorithm)), given.get("preset", base.preset)
+        preset = given.get("preset", base.preset)
         if preset is not None and not isinstance(preset, str):
             raise InputError(f"{where}: preset of {name} is {preset!r}, but must be a name")
         found.append(Method(name=name, algorithm=algorithm, preset=preset, set=values))

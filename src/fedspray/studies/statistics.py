@@ -6,7 +6,6 @@ asks whether it would be there with other nodes of the same clients.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,16 +42,20 @@ class Tally:
 
 
 def paired_t(differences: Sequence[float]) -> float | None:
-    """The two-sided p of a paired t-test; None with fewer than `T_TEST_SEEDS` pairs."""
-    if len(differences) < T_TEST_SEEDS:
+    """The two-sided p of a paired t-test; None with fewer than `T_TEST_SEEDS` pairs, or if they do not vary.
+
+    Differences that are all the same, and not 0, have no spread to be measured by: p would be 0 whatever they are.
+    """
+    values = _without_rounding_errors(differences)
+    if len(values) < T_TEST_SEEDS:
         return None
-    if not _without_rounding_errors(differences).any():
+    if not values.any():
         return 1.0
+    if (values == values[0]).all():
+        return None
     from scipy.stats import ttest_1samp
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # all differences equal: p is 0, and SciPy warns
-        return float(ttest_1samp(differences, 0.0).pvalue)
+    return float(ttest_1samp(differences, 0.0).pvalue)
 
 
 def wilcoxon(differences: Sequence[float]) -> float | None:

@@ -139,6 +139,9 @@ def tune_rows(rows: Sequence[Row], plan: TunePlan, run_cells: RunCells) -> tuple
     """
     records: list[Json] = []
     rows = list(rows)
+    for row in rows:
+        for points in (plan.shared_points() if plan.shared else [], plan.points(row.method)):
+            _check_points(row, points)
     if plan.shared:
         groups = _grouped(rows)
         searches = [(members, plan.shared_points()) for members in groups.values()]
@@ -159,14 +162,15 @@ def tune_rows(rows: Sequence[Row], plan: TunePlan, run_cells: RunCells) -> tuple
 
 def chosen_toml(records: Sequence[Json]) -> str:
     """What the searches chose, as tables to be put into the file of a comparison."""
-    tables = []
+    tables: dict[str, Values] = {}
     for record in records:
         owners = [record["dataset"], record["backbone"], *(record["methods"] if len(record["methods"]) == 1 else [])]
-        lines = [
-            f"{name} = {json.dumps('none' if value is None else value)}" for name, value in record["chosen"].items()
-        ]
-        tables.append("\n".join([f'[compare.set."{"/".join(owners)}"]', *lines]) + "\n")
-    return "\n".join(tables)
+        tables.setdefault("/".join(owners), {}).update(record["chosen"])
+    texts = []
+    for place, values in tables.items():
+        lines = [f"{name} = {json.dumps('none' if value is None else value)}" for name, value in values.items()]
+        texts.append("\n".join([f"[compare.set.{json.dumps(place, ensure_ascii=False)}]", *lines]) + "\n")
+    return "\n".join(texts)
 
 
 def score(criterion: str, validation: Json) -> float | None:
@@ -214,9 +218,11 @@ def _trial(point: Values, outcomes: Sequence[Outcome], plan: TunePlan) -> Json:
     for outcome in outcomes:
         run: Json = {"method": outcome.cell.method, "seed": outcome.cell.seed, "failure": outcome.failure}
         if outcome.result is not None:
-            val = outcome.result.metrics["val"]
-            run |= {name: val[name] for name in ("overall", "minority", "balanced", "loss")}
-            run |= {"round": outcome.result.metrics["best_round"], "score": score(plan.criterion, val)}
+            metrics = outcome.result.metrics
+            run |= {name: metrics["val"][name] for name in ("overall", "minority", "balanced", "loss")}
+            run |= {"round": metrics["best_round"], "client_failures": metrics["failures"]}
+            # Without the nodes of a client that failed, a figure cannot be set against others.
+            run["score"] = None if metrics["failures"] else score(plan.criterion, metrics["val"])
         runs.append(run)
     scores = [run.get("score") for run in runs]
     known = [value for value in scores if value is not None]
@@ -228,6 +234,16 @@ def _read(row: Row, point: Values) -> Values:
     changed = row.with_values(point)
     changed.check()
     return {name: changed.settings[name] for name in point}
+
+
+def _check_points(row: Row, points: Sequence[Values]) -> None:
+    """Refuses a point that is tried twice: it would pass for another trial."""
+    seen: list[Values] = []
+    for point in (_read(row, point) for point in points):
+        if point in seen:
+            words = ", ".join(f"{name} = {value}" for name, value in point.items())
+            raise InputError(f"{row.method}, {row.backbone}: {words} is tried twice, but trials must differ")
+        seen.append(point)
 
 
 def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:

@@ -1,0 +1,100 @@
+"""What flags change about the file of a study: which of its data sets, methods and backbones are run, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedspray.errors import InputError
+from fedspray.studies.plan import DATA_KEYS, dataset_name, method_name
+
+Values = dict[str, Any]
+
+_SINGLE = {"datasets": "dataset", "algorithms": "algorithm", "backbones": "backbone"}
+"""Lists of ``[compare]``, and the key of the experiment that stands for a list of one."""
+
+
+def with_flags(values: Mapping[str, Any], lists: Mapping[str, Any], flags: Mapping[str, Any], where: str) -> Values:
+    """The values of a file, changed by flags.
+
+    A flag that names an entry of the file takes it with all that it says; rules, grids and a reference for what is
+    left out go with it. What flags say about data holds for every data set.
+
+    Args:
+        values: the file's.
+        lists: keys of ``[compare]`` that flags give: ``datasets``, ``algorithms``, ``backbones``, ``seeds``,
+            ``reference``.
+        flags: keys of the experiment that flags give.
+        where: the file, for messages.
+    """
+    found, compare = dict(values), values.get("compare", {})
+    if isinstance(compare, Mapping):
+        chosen = {key: _entries(compare.get(key), named, key) for key, named in lists.items()}
+        found["compare"] = {**_restricted(values, compare, chosen), **chosen}
+        found["compare"] = _with_data(found["compare"], flags)
+        if "datasets" in lists:
+            _check_node_lists(values, chosen["datasets"], flags, where)
+    if "seeds" in lists:
+        found = {name: value for name, value in found.items() if name not in ("seed", "seeds")}
+    return {**found, **flags}
+
+
+def _entries(listed: Any, named: Any, key: str) -> Any:
+    """What flags name, as the file's list has it: an entry of that name with all that it says, or the name itself."""
+    if not isinstance(listed, list) or not isinstance(named, list):
+        return named
+    known = {_name(entry, key): entry for entry in listed}
+    return [known.get(name, known.get(_name(name, key), name)) for name in named]
+
+
+def _name(entry: Any, key: str) -> str:
+    """What an entry of a list is called in tables."""
+    if not isinstance(entry, str | Mapping):
+        return str(entry)  # refused later
+    if key == "datasets":
+        return dataset_name(entry)
+    return method_name(entry) if key == "algorithms" else str(entry)
+
+
+def _restricted(values: Mapping[str, Any], compare: Mapping[str, Any], chosen: Mapping[str, Any]) -> Values:
+    """The file's ``[compare]`` without what is only for data sets, methods and backbones that flags leave out."""
+    before, after = set(), set()
+    for key, single in _SINGLE.items():
+        if key in chosen:
+            listed = compare.get(key, [values[single]] if single in values else [])
+            before |= {_name(entry, key) for entry in listed} if isinstance(listed, list) else set()
+            after |= {_name(entry, key) for entry in chosen[key]}
+    gone = before - after
+
+    def kept(tables: Any) -> Any:
+        is_table = isinstance(tables, Mapping)
+        return {k: v for k, v in tables.items() if not gone & set(k.split("/"))} if is_table else tables
+
+    found = {**compare, **({"set": kept(compare["set"])} if "set" in compare else {})}
+    if compare.get("reference") in gone:
+        del found["reference"]
+    tune = compare.get("tune")
+    if isinstance(tune, Mapping):
+        found["tune"] = {**tune, **({"grid": kept(tune["grid"])} if "grid" in tune else {})}
+        if isinstance(tune.get("untuned"), list):
+            found["tune"]["untuned"] = [name for name in tune["untuned"] if name not in gone]
+    return found
+
+
+def _with_data(compare: Values, flags: Mapping[str, Any]) -> Values:
+    """Data sets that are given as tables have data keys of their own; flags are stronger."""
+    data, listed = {key: flags[key] for key in DATA_KEYS if key in flags}, compare.get("datasets")
+    if not data or not isinstance(listed, list):
+        return compare
+    return {**compare, "datasets": [{**e, **data} if isinstance(e, Mapping) else e for e in listed]}
+
+
+def _check_node_lists(values: Mapping[str, Any], chosen: Sequence[Any], flags: Mapping[str, Any], where: str) -> None:
+    """Node lists are of one graph: those of the file's data set must not cut another one."""
+    lists, own = values.get("partition_dir"), dataset_name(values.get("dataset", "banks"))
+    other = next((entry for entry in chosen if isinstance(entry, str) and dataset_name(entry) != own), None)
+    if lists is not None and other is not None and "partition_dir" not in flags:
+        raise InputError(
+            f"{where}: partition_dir is {str(lists)!r}, node lists of {own}, but --dataset is {other}: "
+            "give its own with --partition-dir"
+        )
