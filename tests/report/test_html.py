@@ -134,6 +134,18 @@ def test_old_run_folders_still_have_a_report(run_folders: Folders, tmp_path: Pat
     assert data["clients"] == ["client_00", "client_01", "client_02"]
 
 
+def test_runs_under_other_seeds_are_not_called_references(run_folders: Folders, tmp_path: Path) -> None:
+    fedspray.run(ragged_federation(), algorithm="fedavg", rounds=5, seeds=(7,), hidden=8, out=tmp_path / "fedavg")
+    comparison = read_comparison([run_folders["local"], tmp_path / "fedavg"])
+    rows = headline_rows(comparison, make_cards(comparison))
+    assert [(row["is_reference"], row["gain"]) for row in rows] == [(True, None), (False, None)]
+    summary = write_report([run_folders["local"], tmp_path / "fedavg"], tmp_path / "page.html")
+    assert summary["finding"].startswith("No other method has a test node in common with local")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<small>reference</small>") == 1
+    assert 'id="overview"' not in page
+
+
 def test_nothing_is_written_when_input_is_bad(run_folders: Folders, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         write_report([run_folders["local"], tmp_path], tmp_path / "report.html")

@@ -74,6 +74,17 @@ def test_backbones_meet_their_own_reference(tmp_path: Path) -> None:
     assert [None if m is None else m.label for m in found] == [None, None, "local · gcn", "local · mlp"]
 
 
+def test_backbones_meet_their_own_reference_without_local_too(tmp_path: Path) -> None:
+    folders = []
+    for algorithm in ("fedavg", "fedprox"):
+        for backbone in ("gcn", "mlp"):
+            folders.append(tmp_path / f"{algorithm}-{backbone}")
+            fedspray.run(ragged_federation(), algorithm=algorithm, backbone=backbone, rounds=2, out=folders[-1])
+    comparison = read_comparison(folders)
+    found = [comparison.reference_of(method) for method in comparison.methods]
+    assert [None if m is None else m.label for m in found] == [None, None, "fedavg · gcn", "fedavg · mlp"]
+
+
 def test_other_data_are_refused(run_folders: Folders, tmp_path: Path) -> None:
     fedspray.run(ragged_federation(changed=1), algorithm="fedavg", rounds=2, out=tmp_path / "other")
     with pytest.raises(InputError, match=r"other was run on other data than .*local"):

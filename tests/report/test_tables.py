@@ -5,12 +5,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedspray.report.tables import comparison_table, kilobytes_up, run_table
+from fedspray.report.tables import best_of, comparison_table, kilobytes, kilobytes_up, run_table
 
 
 def seed(number: int, *, bytes_up: int, overall: float = 0.5) -> dict[str, Any]:
     values = {"overall": overall, "minority": 0.25, "minority_client_mean": None}
-    return {"seed": number, "best_round": 3, "rounds": 10, "bytes_up": bytes_up, **values}
+    return {"seed": number, "best_round": 3, "rounds": 10, "bytes_up": bytes_up, "bytes_down": 0, **values}
 
 
 def summary(*seeds: dict[str, Any], algorithm: str = "fedavg", dataset: str = "banks") -> dict[str, Any]:
@@ -59,3 +59,13 @@ def test_names_with_brackets_are_shown_as_they_are() -> None:
     for table in (run_table(odd), comparison_table([odd])):
         assert "my [red]data[/red]" in shown(table)
         assert "mine[bold]:Mine" in shown(table)
+
+
+def test_one_message_more_goes_down_than_up() -> None:
+    assert kilobytes({"bytes_up": 80_000, "bytes_down": 66_000, "rounds": 10}, num_clients=4) == (2.0, 1.5)
+
+
+def test_equal_as_shown_is_equal() -> None:
+    assert best_of([0.875, 0.87501, None, 0.8]) == {0, 1}
+    assert best_of([0.875]) == set()
+    assert best_of([None, None]) == set()

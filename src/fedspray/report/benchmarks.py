@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedspray.report.figures import CLASS_COLOURS, tidy
+from fedspray.report.figures import CLASS_COLOURS, tidy, to_png
 from fedspray.report.sheets import Sheet
 
 if TYPE_CHECKING:
@@ -43,9 +42,7 @@ def benchmark_markdown(content: Json) -> str:
 
 def benchmark_png(content: Json) -> bytes:
     """Cost against size, as PNG."""
-    image = io.BytesIO()
-    benchmark_figure(content).savefig(image, format="png", dpi=150, metadata={"Software": None})
-    return image.getvalue()
+    return to_png(benchmark_figure(content))
 
 
 def benchmark_figure(content: Json) -> Figure:

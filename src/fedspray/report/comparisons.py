@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspray.report.sheets import Sheet, to_csv
-from fedspray.report.tables import percent, percent_spread
+from fedspray.report.tables import best_of, percent, percent_spread
 from fedspray.studies.comparison import TIE
 from fedspray.studies.statistics import METRICS, T_TEST_SEEDS, WILCOXON_SEEDS
 
@@ -205,11 +205,10 @@ def _chosen(tuning: Sequence[Json]) -> Sheet:
 
 
 def _best(rows: Sequence[Json], indices: Sequence[int], first_column: int) -> set[tuple[int, int]]:
-    """The cells with the largest mean, as it is shown: equal to two digits is equal."""
+    """The cells with the largest mean."""
     bold = set()
     for column, metric in enumerate(METRICS, start=first_column):
-        shown = {i: round(100 * rows[i][metric]["mean"], 2) for i in indices if rows[i][metric]["mean"] is not None}
-        bold |= {(i, column) for i, value in shown.items() if value == max(shown.values()) and len(indices) > 1}
+        bold |= {(indices[best], column) for best in best_of([rows[i][metric]["mean"] for i in indices])}
     return bold
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedspray.report import findings
 from fedspray.report.card import GROUPS, Card, Cell, make_card
 from fedspray.report.methods import Comparison, Json, Method
 from fedspray.report.projection import explore
+from fedspray.report.tables import kilobytes
 
 MAX_POINTS = 400
 """Rounds drawn in a learning curve; of longer runs every n-th is shown."""
@@ -61,9 +63,10 @@ def cost(method: Method, num_clients: int) -> Json:
     """Bytes per client and round, and seconds per round, on average over seeds."""
     rows = [seed.metrics for seed in method.seeds]
     rounds = sum(row["rounds"] for row in rows)
+    up, down = (fmean(values) for values in zip(*(kilobytes(row, num_clients) for row in rows), strict=True))
     return {
-        "up": sum(row["bytes_up"] for row in rows) / rounds / num_clients,
-        "down": sum(row["bytes_down"] for row in rows) / rounds / num_clients,
+        "up": 1000 * up,
+        "down": 1000 * down,
         "evaluation": sum(row["bytes_evaluation"] for row in rows) / rounds / num_clients,
         "seconds": sum(row["seconds"] for row in rows) / rounds,
         "cpu_seconds": sum(row["cpu_seconds"] for row in rows) / rounds,

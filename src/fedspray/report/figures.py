@@ -29,12 +29,16 @@ OTHER_COLOUR = "#8C8C8C"
 UNLABELLED_COLOUR = "#E3E3E3"
 
 
-def clients_png(statistics: FederationStatistics) -> bytes:
-    """Label counts per client over homophily by class per client, as one PNG."""
-    figure = clients_figure(statistics)
+def to_png(figure: Figure) -> bytes:
+    """A picture as PNG, the same bytes wherever it is drawn."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
     return content.getvalue()
+
+
+def clients_png(statistics: FederationStatistics) -> bytes:
+    """Label counts per client over homophily by class per client, as one PNG."""
+    return to_png(clients_figure(statistics))
 
 
 def clients_figure(statistics: FederationStatistics) -> Figure:

@@ -30,6 +30,11 @@ def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
     return f"{start} against {card.reference}. {_who(card, clients)}{_price(card)}"
 
 
+def apart(reference: str) -> str:
+    """What there is to say where no method shares a test node with the reference."""
+    return f"No other method has a test node in common with {reference}: runs are compared under the same seeds."
+
+
 def line(card: Card, clients: Sequence[str]) -> str:
     """One method against its reference."""
     difference = card.cell().difference

@@ -22,7 +22,7 @@ from fedspray.report.card import Card
 from fedspray.report.contents import cost, make_cards, page_data
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Json, Method, read_comparison
-from fedspray.report.tables import percent_spread
+from fedspray.report.tables import best_of, percent_spread
 
 HEADLINE = {
     "overall": "all test nodes",
@@ -65,6 +65,8 @@ def write_page(comparison: Comparison, path: str | Path) -> Json:
 
 def finding(comparison: Comparison, cards: Sequence[Card | None]) -> str:
     """The sentence on top of the page."""
+    if comparison.reference is not None and any(cards) and not any(card and card.reference for card in cards):
+        return findings.apart(comparison.reference)
     return findings.headline([card for card in cards if card is not None], comparison.clients)
 
 
@@ -90,7 +92,8 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
         reference=comparison.reference,
         lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
         num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
-        has_card=any(card is not None for card in cards),
+        has_card=any(card and (card.reference or not comparison.reference) for card in cards),
+        has_nodes=any(cards),
         has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
         federation=comparison.federation,
         classes=comparison.classes,
@@ -110,22 +113,17 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
 
 def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[Json]:
     """One row per method: mean ± standard deviation in percent, whether it is the best, and the minority gain."""
-    means = {name: [m.spread(name)["mean"] for m in comparison.methods] for name in HEADLINE}
-    best = {name: max((v for v in values if v is not None), default=None) for name, values in means.items()}
-    several = len(comparison.methods) > 1
+    best = {name: best_of([m.spread(name)["mean"] for m in comparison.methods]) for name in HEADLINE}
     rows = []
-    for method, card in zip(comparison.methods, cards, strict=True):
+    for i, (method, card) in enumerate(zip(comparison.methods, cards, strict=True)):
         difference = card.cell().difference if card is not None and card.reference is not None else None
-        cells = []
-        for name in HEADLINE:
-            spread = method.spread(name)
-            is_best = several and spread["mean"] is not None and spread["mean"] == best[name]
-            cells.append({"text": percent_spread(spread), "best": is_best})
+        cells = [{"text": percent_spread(method.spread(name)), "best": i in best[name]} for name in HEADLINE]
         rows.append(
             {
                 "label": method.label,
                 "seeds": len(method.seeds),
                 "cells": cells,
+                "is_reference": comparison.reference_of(method) is None,
                 "gain": None if difference is None else findings.points(difference.value),
                 "interval": ""
                 if difference is None

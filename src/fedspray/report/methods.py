@@ -244,4 +244,8 @@ def _reference(methods: Sequence[Method], wanted: str | None) -> str | None:
         return None
     if wanted is not None:
         return wanted
-    return "local" if "local" in names else methods[0].label
+    if "local" in names:
+        return "local"
+    # With several backbones its algorithm, so that each method meets it on its own backbone.
+    several = len({method.content["backbone"] for method in methods}) > 1
+    return methods[0].algorithm if several else methods[0].label

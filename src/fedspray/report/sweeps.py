@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedspray.report.figures import CLASS_COLOURS, tidy
+from fedspray.report.figures import CLASS_COLOURS, tidy, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,9 +16,7 @@ MARKERS = "osD^vP*X<>"
 
 def sweep_png(summary: Mapping[str, Any]) -> bytes:
     """The picture as PNG."""
-    content = io.BytesIO()
-    sweep_figure(summary).savefig(content, format="png", dpi=150, metadata={"Software": None})
-    return content.getvalue()
+    return to_png(sweep_figure(summary))
 
 
 def sweep_figure(summary: Mapping[str, Any]) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.markup import escape
@@ -30,22 +31,32 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Several runs on the same data side by side, the best of each column in bold."""
     title = f"{summaries[0]['dataset']}, {summaries[0]['backbone']}: test accuracy in %"
     table = Table("algorithm", "overall", "minority", _KILOBYTES, title=escape(title), title_justify="left")
-    best = {name: max(s[name]["mean"] or 0 for s in summaries) for name in ("overall", "minority")}
-    for summary in summaries:
-        cells = [
-            f"[bold]{percent_spread(summary[name])}[/bold]"
-            if summary[name]["mean"] == best[name]
-            else percent_spread(summary[name])
-            for name in ("overall", "minority")
-        ]
+    best = {name: best_of([s[name]["mean"] for s in summaries]) for name in ("overall", "minority")}
+    for i, summary in enumerate(summaries):
+        texts = {name: percent_spread(summary[name]) for name in best}
+        cells = [f"[bold]{text}[/bold]" if i in best[name] else text for name, text in texts.items()]
         table.add_row(escape(summary["algorithm"]), *cells, f"{kilobytes_up(summary):,.1f}")
     return table
 
 
 def kilobytes_up(summary: Mapping[str, Any]) -> float:
     """What a client sends in a round, on average."""
-    total = sum(row["bytes_up"] / row["rounds"] for row in summary["seeds"])
-    return float(total / len(summary["seeds"]) / summary["federation"]["num_clients"] / 1000)
+    return fmean(kilobytes(row, summary["federation"]["num_clients"])[0] for row in summary["seeds"])
+
+
+def kilobytes(metrics: Mapping[str, Any], num_clients: int) -> tuple[float, float]:
+    """What a client sends and receives in a round, on average.
+
+    One more message goes down than up: what the last round produced, for evaluation.
+    """
+    up, down = metrics["bytes_up"] / metrics["rounds"], metrics["bytes_down"] / (metrics["rounds"] + 1)
+    return up / num_clients / 1000, down / num_clients / 1000
+
+
+def best_of(values: Sequence[float | None]) -> set[int]:
+    """Which shares are the largest as they are shown: equal to two digits in percent is equal. One alone is none."""
+    shown = {i: round(100 * value, 2) for i, value in enumerate(values) if value is not None}
+    return {i for i, value in shown.items() if value == max(shown.values())} if len(values) > 1 else set()
 
 
 def percent(value: float | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedspray.report.sheets import Sheet
+from fedspray.report.tables import kilobytes
 from fedspray.reproduce.lines import Line, PartResult
 from fedspray.reproduce.published import PAPER
 from fedspray.reproduce.trained import Request, Trained, carry_out
@@ -54,9 +55,8 @@ def _figures(trained: Trained) -> dict[str, float] | None:
     clients = trained.planned.found.federation.num_clients
     metrics = [result.metrics for result in trained.entry.results.values()]
     return {
-        "kB up": fmean(m["bytes_up"] / m["rounds"] / clients / 1000 for m in metrics),
-        # One more goes down than up: what the last round produced, for evaluation.
-        "kB down": fmean(m["bytes_down"] / (m["rounds"] + 1) / clients / 1000 for m in metrics),
+        "kB up": fmean(kilobytes(m, clients)[0] for m in metrics),
+        "kB down": fmean(kilobytes(m, clients)[1] for m in metrics),
         "CPU ms": fmean(1000 * m["cpu_seconds"] / m["rounds"] for m in metrics),
     }
 

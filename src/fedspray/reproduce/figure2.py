@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet
 from fedspray.reproduce import pictures
 from fedspray.reproduce.lines import Line, PartResult, shown, signed
@@ -43,7 +44,7 @@ def figure2(request: Request) -> PartResult:
         }
         title = f"PubMed, FedAvg: minority nodes of each client, {_length(by_backbone['gcn'])}"
         figure = pictures.bars_figure(title, names, bars)
-        drawn["figure2.png"] = pictures.to_png(figure)
+        drawn["figure2.png"] = to_png(figure)
     return PartResult(
         name="figure2",
         title="Figure 2: MLP and GNN on minority nodes",

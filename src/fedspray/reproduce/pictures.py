@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
 
 SHOWN_NODES = 400
 """Of each class, in the picture of Proposition 1."""
-
-
-def to_png(figure: Figure) -> bytes:
-    """The picture as PNG."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    return content.getvalue()
 
 
 def bars_figure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
+from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet
 from fedspray.reproduce import pictures
 from fedspray.reproduce.lines import DONE, QUICK, Line, PartResult, shown
@@ -39,7 +40,7 @@ def proposition1(request: Request) -> PartResult:
         "Wrong: nodes on the wrong side of the boundary."
     )
     sheets = [Sheet("Proposition 1", columns, rows, sections=sections, num_labels=2, note=note)] if found else []
-    drawn = {"proposition1.png": pictures.to_png(pictures.proposition_figure(CASES[0], found))} if found else {}
+    drawn = {"proposition1.png": to_png(pictures.proposition_figure(CASES[0], found))} if found else {}
     return PartResult(
         name="proposition1",
         title="Proposition 1: separability with global neighbours",

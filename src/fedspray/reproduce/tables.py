@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet, to_csv
 from fedspray.report.sweeps import sweep_figure
-from fedspray.reproduce import pictures
 from fedspray.reproduce.access import AUTHORS
 from fedspray.reproduce.lines import Line, PartResult
 from fedspray.reproduce.trained import Request, Study
@@ -99,4 +99,4 @@ def _sweep_picture(study: Study, setting: str) -> bytes | None:
         return None
     figure = sweep_figure({"setting": setting, "metrics": ["overall", "minority"], "rows": rows})
     figure.suptitle(f"{figure.get_suptitle()}, {rows[0]['settings']['rounds']} rounds", fontsize=12)
-    return pictures.to_png(figure)
+    return to_png(figure)

@@ -133,7 +133,8 @@
     const cards = data.cards.filter((card) => shown[card.method]).sort((a, b) => gain(b) - gain(a));
     const table = $("overview");
     const head = make("tr", {}, make("th", { scope: "col", text: "client" }));
-    if (!single) head.append(make("th", { scope: "col", text: `${cards[0] ? cards[0].reference : "reference"}, %` }));
+    const references = single ? [] : [...new Set(cards.map((card) => card.reference))]; // one for each backbone
+    references.forEach((name) => head.append(make("th", { scope: "col", text: `${name}, %` })));
     cards.forEach((card) => {
       const index = data.cards.indexOf(card);
       const name = data.methods[card.method].label;
@@ -146,7 +147,10 @@
       const first = cards.map(pickCell).find(Boolean);
       const count = first ? `${first.nodes.toLocaleString("en")} nodes` : "no node";
       const tr = make("tr", { class: kind }, make("th", { scope: "row" }, document.createTextNode(label), make("small", { text: count })));
-      if (!single) tr.append(make("td", { class: "base", text: first ? first.reference.toFixed(1) : "" }));
+      references.forEach((name) => {
+        const cell = cards.filter((card) => card.reference === name).map(pickCell).find(Boolean);
+        tr.append(make("td", { class: "base", text: cell ? cell.reference.toFixed(1) : "" }));
+      });
       cards.forEach((card) => tr.append(heatCell(`${label}, ${groupName()}`, card, pickCell(card), true)));
       body.append(tr);
     };
