@@ -11,8 +11,9 @@ from fedspray.errors import InputError
 from fedspray.report.contents import make_cards, page_data
 from fedspray.report.html import commands_of
 from fedspray.report.methods import comparisons_of, read_comparison
+from fedspray.studies.backends import Workers
 from fedspray.studies.comparison import Entry
-from fedspray.studies.grid import Grid, Workers
+from fedspray.studies.grid import Grid
 from fedspray.studies.plan import Plan
 
 Folders = dict[str, Path]

@@ -17,9 +17,11 @@ from fedspray.runs.experiment import Experiment
 from fedspray.runs.run import begin, carry_out, run
 from fedspray.runs.settings import RunSettings
 from fedspray.studies import grid as grids
+from fedspray.studies.backends import Workers
 from fedspray.studies.cells import Cell
-from fedspray.studies.grid import Grid, Workers
+from fedspray.studies.grid import Grid
 from fedspray.studies.results import CellResult
+from fedspray.studies.worker import Job, work
 
 SOURCE = Experiment(dataset="banks", nodes=200).source()
 STORED = Path(__file__).parent / "stored"
@@ -72,9 +74,9 @@ def test_finished_cells_are_found_and_never_run_again(tmp_path: Path, monkeypatc
     first = Grid(cells[:1], tmp_path).run()
     calls: list[str] = []
 
-    def counted(job: grids.Job) -> tuple[str, str | None]:
+    def counted(job: Job) -> tuple[str, str | None]:
         calls.append(job.cell.method)
-        return _work(job)
+        return work(job)
 
     monkeypatch.setattr(grids, "work", counted)
     grid = Grid([*cells, cells[0]], tmp_path)
@@ -264,11 +266,8 @@ def test_a_stored_cell_gives_the_same_numbers_today(tmp_path: Path) -> None:
         assert curve == pytest.approx(stored["curves"]["train"]["loss"], rel=1e-3)
 
 
-_work = grids.work
-
-
-def _deadly_work(job: grids.Job) -> tuple[str, str | None]:
+def _deadly_work(job: Job) -> tuple[str, str | None]:
     if job.cell.method == "fedavg":
-        grids._lock_path(job).touch()
+        job.lock.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return _work(job)
+    return work(job)

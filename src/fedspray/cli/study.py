@@ -102,7 +102,8 @@ class Work:
 
     def run(self, title: str, cells: Sequence[Cell]) -> list[Outcome]:
         """Runs cells with one progress display, and says how each ended."""
-        from fedspray.studies.grid import Grid, Workers
+        from fedspray.studies.backends import Workers
+        from fedspray.studies.grid import Grid
 
         cores = len(os.sched_getaffinity(0))
         jobs = self.jobs or max(1, cores // self.threads)
