@@ -179,3 +179,14 @@ def test_predict_refuses_what_does_not_fit(tmp_path: Path, capsys: pytest.Captur
     assert sentence == "the graph has 4 features per node, but this model was trained on 32"
     assert "is missing" in refused(capsys, "predict", "--model", "no.safetensors", "--graph", "x.npz", "--out", out)
     assert not Path(out).exists()
+
+
+def test_a_file_for_one_graph_is_not_run_on_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids of a small graph are ids of a larger one too: it would be cut without a word."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.toml").write_text('dataset = "pubmed"\npartition_dir = "partitions/PubMed"\n')
+    assert run_command(["run", "x.toml", "--dataset", "physics"]) == 2
+    sentence = "node lists of pubmed, but --dataset is physics: give its own with --partition-dir"
+    assert sentence in capsys.readouterr().err

@@ -195,9 +195,11 @@ def experiment_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_experiment(config: Path | None, flags: dict[str, Any]) -> Experiment:
     """The experiment in a file, if one is given, with its values overridden by flags."""
-    from fedspray.runs.experiment import Experiment
+    from fedspray.runs.experiment import Experiment, check_node_lists
 
     values = {} if config is None else Experiment.read_values(config)
+    if "dataset" in flags and "partition_dir" not in flags:
+        check_node_lists(values, flags["dataset"], str(config))
     for name in ("set", "backbone_of"):
         if name in values and name in flags and isinstance(values[name], dict):
             flags = {**flags, name: {**values[name], **flags[name]}}

@@ -119,6 +119,22 @@ class Experiment:
         )
 
 
+def check_node_lists(values: Mapping[str, Any], dataset: str, where: str) -> None:
+    """Refuses to cut another graph by the node lists of a file's own: ids of the one are ids of the other too.
+
+    Args:
+        values: the file's.
+        dataset: what a flag names instead.
+        where: the file.
+    """
+    own, lists = values.get("dataset"), values.get("partition_dir")
+    if lists is not None and own is not None and own != dataset:
+        raise InputError(
+            f"{where}: partition_dir is {str(lists)!r}, node lists of {own}, but --dataset is {dataset}: "
+            "give its own with --partition-dir"
+        )
+
+
 def open_source(source: Mapping[str, Any]) -> Federation:
     """The federation that `Experiment.source` names."""
     from fedspray.federate import build_federation

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from fedspray.errors import InputError
+from fedspray.runs.experiment import check_node_lists
 from fedspray.studies.plan import DATA_KEYS, dataset_name, method_name
 
 Values = dict[str, Any]
@@ -32,8 +32,9 @@ def with_flags(values: Mapping[str, Any], lists: Mapping[str, Any], flags: Mappi
         chosen = {key: _entries(compare.get(key), named, key) for key, named in lists.items()}
         found["compare"] = {**_restricted(values, compare, chosen), **chosen}
         found["compare"] = _with_data(found["compare"], flags)
-        if "datasets" in lists:
-            _check_node_lists(values, chosen["datasets"], flags, where)
+        for entry in chosen.get("datasets", []):
+            if isinstance(entry, str) and "partition_dir" not in flags and entry not in compare.get("datasets", []):
+                check_node_lists(values, entry, where)
     if "seeds" in lists:
         found = {name: value for name, value in found.items() if name not in ("seed", "seeds")}
     return {**found, **flags}
@@ -87,14 +88,3 @@ def _with_data(compare: Values, flags: Mapping[str, Any]) -> Values:
     if not data or not isinstance(listed, list):
         return compare
     return {**compare, "datasets": [{**e, **data} if isinstance(e, Mapping) else e for e in listed]}
-
-
-def _check_node_lists(values: Mapping[str, Any], chosen: Sequence[Any], flags: Mapping[str, Any], where: str) -> None:
-    """Node lists are of one graph: those of the file's data set must not cut another one."""
-    lists, own = values.get("partition_dir"), dataset_name(values.get("dataset", "banks"))
-    other = next((entry for entry in chosen if isinstance(entry, str) and dataset_name(entry) != own), None)
-    if lists is not None and other is not None and "partition_dir" not in flags:
-        raise InputError(
-            f"{where}: partition_dir is {str(lists)!r}, node lists of {own}, but --dataset is {other}: "
-            "give its own with --partition-dir"
-        )
