@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,20 @@ class TestWithTheExtra:
         assert run_command(["deploy", "stop", str(project)]) == 0
         assert run_command(["deploy", "status", str(project)]) == 0
         assert "site north: not connected" in capsys.readouterr().out
+
+    def test_answers_to_what_could_not_be_read_are_counted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        kit = project / "kits" / "north"
+        line = {"time": "now", "run": "first", "seed": 0, "round": 2, "bytes": 10, "fields": {"error": 10}}
+        (kit / "ledger.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'seed': None, 'round': None})}\n")
+        capsys.readouterr()
+        assert run_command(["site", "status", str(kit), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["runs"] == {"first": {"seed": 0, "round": 2, "time": "now"}}
+        assert run_command(["site", "ledger", str(kit), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["runs"]["first"]["answers"] == 2
 
     def test_a_new_agreement_is_taken_on_by_hand(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"

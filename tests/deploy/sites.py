@@ -11,8 +11,9 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import Board
+from fedspray.deploy.door import Door
 from fedspray.deploy.host import RemoteHost
-from fedspray.deploy.site import Site, SiteRun
+from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.runs.conduct import Host, conduct
@@ -38,13 +39,13 @@ class Sites:
             agreement.save(folder / name / "local")
             Site(folder / name, name, folder / "data" / "clients" / name).save()
         begin_with(folder / "run", agreement.roster, agreement.settings, None, None)
-        self._open: dict[str, SiteRun] = {}
+        self._open: dict[str, Door] = {}
         self.trouble: Trouble = lambda name, ask: None
         self.late: Callable[[str, Ask], bool] = lambda name, ask: False
 
     def restart(self) -> None:
-        for run in self._open.values():
-            run.close()
+        for door in self._open.values():
+            door.close()
         self._open = {}
 
     def deliver(self, asks: Mapping[str, Ask], needed: int) -> dict[str, Reply | str]:
@@ -55,9 +56,9 @@ class Sites:
                 replies[name] = problem
                 continue
             head, arrays = ask.pack()
-            answer = self._run(name).answer(Ask.unpack(json.loads(json.dumps(head)), thaw(freeze(arrays))))
+            answer, values = self._door(name).answer(json.loads(json.dumps(head)), freeze(arrays))
             late = self.late(name, ask)
-            replies[name] = "late" if late else Reply.unpack(*answer.pack())
+            replies[name] = "late" if late else Reply.unpack(answer, thaw(values))
         return replies
 
     def run(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class Sites:
         finally:
             self.restart()
 
-    def _run(self, name: str) -> SiteRun:
+    def _door(self, name: str) -> Door:
         if name not in self._open:
-            self._open[name] = SiteRun(Site.open(self.folder / name), "run", self.agreement.fingerprint())
+            self._open[name] = Door(self.folder / name, name, "run", self.agreement.fingerprint())
         return self._open[name]

@@ -15,7 +15,7 @@ from fedspray import algorithms
 from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import SHARED
-from fedspray.deploy.site import read_ledger
+from fedspray.deploy.door import read_ledger
 from fedspray.deploy.wire import Ask
 from fedspray.engine.local import single_blocks
 from fedspray.errors import RunStopped

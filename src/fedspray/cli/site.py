@@ -85,12 +85,14 @@ def status(kit: Kit, as_json: options.AsJson = False) -> None:
     need_nvflare()
     from fedspray.deploy import processes
     from fedspray.deploy.certificates import describe
-    from fedspray.deploy.site import Site, read_ledger
+    from fedspray.deploy.door import read_ledger
+    from fedspray.deploy.site import Site
 
     site, output = Site.open(kit), Output(as_json)
     runs: dict[str, Any] = {}
     for line in read_ledger(kit):
-        runs[line["run"]] = {"seed": line["seed"], "round": line["round"], "time": line["time"]}
+        if line["round"] is not None:  # else the request could not be read
+            runs[line["run"]] = {"seed": line["seed"], "round": line["round"], "time": line["time"]}
     found: dict[str, Any] = {
         "site": site.name,
         "pid": processes.running(kit),
@@ -114,7 +116,8 @@ def ledger(kit: Kit, as_json: options.AsJson = False) -> None:
     """Show what left this building so far: answers, bytes and fields of each run."""
     from rich.table import Table
 
-    from fedspray.deploy.site import Site, read_ledger
+    from fedspray.deploy.door import read_ledger
+    from fedspray.deploy.site import Site
 
     site, output = Site.open(kit), Output(as_json)
     runs: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The site's side of a deployed run, without any network: data, workers, memories on disk, ledger, model.
+"""The site's side of a deployed run, without any network: data, workers, memories on disk, model.
 
 ::
 
@@ -7,18 +7,12 @@
     KIT/local/site.json          this site's own: its name, where its data are, threads
     KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds
     KIT/models/RUN/seed-0.safetensors           the personal model, for `fedspray predict`
-    KIT/ledger.jsonl             what left this building: one line for each answer
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,15 +23,13 @@ from fedspray.data.graph import Graph
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Agreement, check_name
 from fedspray.deploy.locks import Lock
-from fedspray.deploy.wire import Ask, Json, Reply
-from fedspray.engine.worker import NotFinite, Worker
+from fedspray.deploy.wire import Ask, Reply
+from fedspray.engine.worker import Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
 
 CARD = "site.json"
-LEDGER = "ledger.jsonl"
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -132,36 +124,19 @@ class SiteRun:
         torch.set_num_threads(site.threads)
         self._seed: int | None = None
         self._worker: Worker | None = None
-        self._last: tuple[Json, Reply] | None = None
 
     def answer(self, ask: Ask) -> Reply:
-        """Does what is asked and remembers it; an error becomes an answer too."""
-        head = ask.pack()[0]
-        if self._last is not None and self._last[0] == head:
-            return self._last[1]  # the answer got lost on its way
-        began, cpu_began = time.perf_counter(), time.process_time()
-        try:
-            reply = self._handle(ask)
-        except Exception as error:
-            _log.exception("round %d failed", ask.request.round_index)
-            reply = Reply(error=_sentence(error))
-        spent = time.perf_counter() - began, time.process_time() - cpu_began
-        reply = Reply(reply.uplink, reply.counts, reply.trained, reply.error, reply.model, *spent)
-        self._note(ask, reply)
-        self._last = (head, reply)
-        return reply
-
-    def close(self) -> None:
-        """Lets another process go on."""
-        self._lock.release()
-
-    def _handle(self, ask: Ask) -> Reply:
+        """Does what is asked and remembers it."""
         worker = self._worker_for(ask.seed)
         before = worker.rounds
         uplink, counts = worker.handle(ask.request, ask.message)
         self._remember(ask.seed, worker, before)
         model = self._keep_model(ask.seed, worker) if ask.request.detail else None
         return Reply(uplink, counts, trained=ask.request.train, model=model)
+
+    def close(self) -> None:
+        """Lets another process go on."""
+        self._lock.release()
 
     def _worker_for(self, seed: int) -> Worker:
         if self._worker is not None and self._seed == seed:
@@ -207,40 +182,3 @@ class SiteRun:
         folder.mkdir(parents=True, exist_ok=True)
         model.save(folder / f"seed-{seed}.safetensors")
         return model.digest()
-
-    def _note(self, ask: Ask, reply: Reply) -> None:
-        """Writes into the ledger what is about to leave."""
-        head, arrays = reply.pack()
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "run": self._run,
-            "seed": ask.seed,
-            "round": ask.request.round_index,
-            "bytes": sum(value.nbytes for value in arrays.values()) + len(json.dumps(head)),
-            "fields": {
-                **{name: len(json.dumps(value)) for name, value in head.items() if value is not None},
-                **{name: value.nbytes for name, value in arrays.items()},
-            },
-        }
-        with (self._site.folder / LEDGER).open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
-
-
-def _sentence(error: Exception) -> str:
-    """What the coordinator is told: our own sentences, but of other errors, which may quote data, only the kind."""
-    kind = type(error).__name__
-    own = isinstance(error, InputError | NotFinite | LookupError)
-    return f"{kind}: {error}" if own else f"{kind} (the site's log says more)"
-
-
-def read_ledger(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a site's ledger; a line that a crash cut off is left out."""
-    file = folder / LEDGER
-    lines = file.read_text().splitlines() if file.exists() else []
-    entries = []
-    for line in lines:
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            continue
-    return entries

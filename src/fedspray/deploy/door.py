@@ -1,0 +1,124 @@
+"""A site's door: the one place where a job's requests come in and answers go out, each with a line in the ledger.
+
+::
+
+    KIT/ledger.jsonl             what left this building: one line for each answer
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedspray.deploy.site import Site, SiteRun
+from fedspray.deploy.wire import Arrays, Ask, Json, Malformed, Reply, freeze, thaw
+from fedspray.engine.worker import NotFinite
+from fedspray.errors import InputError
+
+LEDGER = "ledger.jsonl"
+_log = logging.getLogger(__name__)
+
+
+class Door:
+    """The site's end of one job. An error is an answer: an exception would end the job for everybody.
+
+    Args:
+        folder: the site's kit.
+        identity: whose certificate the site has.
+        run: the run's name, which the server chose.
+        agreement: the fingerprint of what is to be run; another than the site's own is refused.
+    """
+
+    def __init__(self, folder: Path, identity: str, run: str, agreement: str) -> None:
+        self._folder, self._name = folder, run
+        self._run: SiteRun | None = None
+        self._closed = "the site's job has ended"
+        self._last: tuple[Json, Reply] | None = None
+        try:
+            self._run = SiteRun(_site_of(folder, identity), run, agreement)
+        except Exception as error:
+            _log.exception("%s is refused", run)
+            self._closed = _sentence(error)
+
+    def answer(self, head: Any, arrays: Any) -> tuple[Json, bytes]:
+        """One exchange, in the form in which it crosses."""
+        ask: Ask | None = None
+        try:
+            ask = Ask.unpack(head, thaw(arrays))
+            reply = self._reply(ask)
+        except Exception as error:
+            _log.exception("a request cannot be read")
+            reply = Reply(error=f"the request cannot be read: {_sentence(error)}")
+        packed, values = reply.pack()
+        self._note(ask, packed, values)
+        return packed, freeze(values)
+
+    def close(self) -> None:
+        """Ends the job here; another process may go on."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _reply(self, ask: Ask) -> Reply:
+        if self._run is None:
+            return Reply(error=self._closed)
+        head = ask.pack()[0]
+        if self._last is not None and self._last[0] == head:
+            return self._last[1]  # the answer got lost on its way
+        began, cpu_began = time.perf_counter(), time.process_time()
+        try:
+            reply = self._run.answer(ask)
+        except Exception as error:
+            _log.exception("round %s failed", ask.request.round_index)
+            reply = Reply(error=_sentence(error))
+        reply = replace(reply, seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu_began)
+        self._last = (head, reply)
+        return reply
+
+    def _note(self, ask: Ask | None, head: Json, arrays: Arrays) -> None:
+        """Writes into the ledger what is about to leave; what cannot be written there does not leave."""
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "run": self._name,
+            "seed": None if ask is None else ask.seed,
+            "round": None if ask is None else ask.request.round_index,
+            "bytes": sum(value.nbytes for value in arrays.values()) + len(json.dumps(head)),
+            "fields": {
+                **{name: len(json.dumps(value)) for name, value in head.items() if value is not None},
+                **{name: value.nbytes for name, value in arrays.items()},
+            },
+        }
+        with (self._folder / LEDGER).open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+def read_ledger(folder: Path) -> list[dict[str, Any]]:
+    """All lines of a site's ledger; a line that a crash cut off is left out."""
+    file = folder / LEDGER
+    lines = file.read_text().splitlines() if file.exists() else []
+    entries = []
+    for line in lines:
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return entries
+
+
+def _site_of(folder: Path, identity: str) -> Site:
+    site = Site.open(folder)
+    if identity != site.name:
+        raise InputError(f"this kit is for {identity!r}, but its site.json says {site.name!r}")
+    return site
+
+
+def _sentence(error: Exception) -> str:
+    """What the coordinator is told: our own sentences, but of other errors, which may quote data, only the kind."""
+    kind = type(error).__name__
+    own = isinstance(error, InputError | Malformed | NotFinite | LookupError)
+    return f"{kind}: {error}" if own else f"{kind} (the site's log says more)"
