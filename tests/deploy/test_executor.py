@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("nvflare")
 
@@ -21,8 +27,10 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.door import read_ledger
 from fedspray.deploy.executor import SiteExecutor
+from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.worker import Request
+from fedspray.runs import store
 from fedspray.runs.settings import RunSettings
 
 SITE = "client_01"
@@ -31,29 +39,29 @@ SITE = "client_01"
 class Context(FLContext):  # type: ignore[misc]
     """As much of NVFlare as an executor needs."""
 
-    def __init__(self, kit: Path, identity: str = SITE) -> None:
+    def __init__(self, kit: Path) -> None:
         super().__init__()
         workspace = SimpleNamespace(get_root_dir=lambda: str(kit))
         self._engine = SimpleNamespace(get_workspace=lambda: workspace, fire_event=lambda *_: None)
-        self._identity = identity
 
     def get_engine(self, *_: Any) -> Any:
         return self._engine
 
     def get_identity_name(self, *_: Any, **__: Any) -> str:
-        return self._identity
+        return SITE
 
 
 class Job:
     """A job at one site."""
 
-    def __init__(self, folder: Path, fingerprint: str | None = None, identity: str = SITE) -> None:
+    def __init__(self, folder: Path, fingerprint: str | None = None) -> None:
         federation = ragged_federation()
         self.agreement = Agreement(federation.roster, RunSettings(algorithm="fedavg", values={"rounds": 3}))
         Sites(folder, federation, self.agreement)
-        self.kit, self.data = folder / SITE, folder / "data" / "clients" / SITE
+        self.kit = folder / SITE
         self._executor = SiteExecutor("run", fingerprint or self.agreement.fingerprint())
-        self._context = Context(self.kit, identity)
+        self._context = Context(self.kit)
+        self.seed, self.request = 0, Request(1, evaluate=False)
 
     def start(self) -> Job:
         self._executor.handle_event(EventType.START_RUN, self._context)
@@ -66,10 +74,10 @@ class Job:
         return Reply.unpack(result["head"], thaw(result["arrays"]))
 
     def ask(self) -> Reply:
-        """The first round's request."""
+        """The first round's request, unless another is set."""
         algorithm: Algorithm[Any, Any] = self.agreement.settings.build_for(self.agreement.roster)[0][1]
         server = algorithm.init_server(self.agreement.roster.task, 0)
-        head, arrays = Ask(0, Request(1, evaluate=False), algorithm.broadcast(server, [1])).pack()
+        head, arrays = Ask(self.seed, self.request, algorithm.broadcast(server, [1])).pack()
         return self.send(head, freeze(arrays))
 
     def end(self) -> None:
@@ -108,4 +116,148 @@ def test_what_cannot_be_read_is_answered_and_in_the_ledger(tmp_path: Path, head:
     assert job.send(head, arrays).error is not None
     (line,) = read_ledger(job.kit)
     assert (line["seed"], line["round"]) == (None, None)
+    job.end()
+
+
+# ---- what the coordinator is told of errors -----------------------------------------------------
+
+
+def own_graph(job: Job, features: Any, names: list[str] | None = None) -> None:
+    """The site's data are an npz file of a graph of three nodes, whatever is in it."""
+    file = job.kit.parent / "secret.npz"
+    more: dict[str, Any] = {} if names is None else {"node_names": np.array(names)}
+    np.savez(file, x=np.array(features, dtype=np.float32), edge_index=[[0], [1]], y=[0, 1, 0], **more)
+    replace(Site.open(job.kit), data=file).save()
+
+
+def no_data(job: Job, _: pytest.MonkeyPatch) -> None:
+    replace(Site.open(job.kit), data=job.kit.parent / "secret").save()
+
+
+def no_graph(job: Job, _: pytest.MonkeyPatch) -> None:
+    (job.kit.parent / "secret.npz").write_text("nothing")
+    replace(Site.open(job.kit), data=job.kit.parent / "secret.npz").save()
+
+
+def odd_value(job: Job, _: pytest.MonkeyPatch) -> None:
+    own_graph(job, [[0.0] * 5, [-math.inf] * 5, [0.0] * 5])
+
+
+def same_names(job: Job, _: pytest.MonkeyPatch) -> None:
+    own_graph(job, [[0.0] * 5] * 3, ["secret", "secret", "other"])
+
+
+def other_features(job: Job, _: pytest.MonkeyPatch) -> None:
+    own_graph(job, [[0.0] * 77] * 3)
+
+
+def library_error(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr("fedspray.engine.worker.Worker.handle", fail)
+
+
+def no_kit(job: Job, _: pytest.MonkeyPatch) -> None:
+    (job.kit / "local" / "site.json").unlink()
+
+
+def odd_card(job: Job, _: pytest.MonkeyPatch) -> None:
+    (job.kit / "local" / "site.json").write_text('{"name": "client_01", "threads": "secret"}')
+
+
+def no_agreement(job: Job, _: pytest.MonkeyPatch) -> None:
+    (job.kit / "local" / "agreement.json").unlink()
+
+
+def no_room(job: Job, _: pytest.MonkeyPatch) -> None:
+    (job.kit / "state").write_text("a file where a folder should be")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "sentence"),
+    [
+        (no_data, "MissingDataError", "secret does not exist"),
+        (no_graph, "InputError", "secret.npz is not an npz file"),
+        (odd_value, "InputError", "features of node 1 contain -inf"),
+        (same_names, "InputError", "two nodes are called 'secret'"),
+        (other_features, "SchemaError", "the data have 77 features per node, but 5 are agreed"),
+        (library_error, "KeyError", "'secret'"),
+        (no_kit, "MissingDataError", "site.json is missing"),
+        (odd_card, "ValueError", "'secret'"),
+        (no_agreement, "MissingDataError", "agreement.json is missing"),
+        (no_room, "NotADirectoryError", "Not a directory"),
+    ],
+)
+def test_of_most_errors_only_the_kind_leaves(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Job, pytest.MonkeyPatch], None],
+    kind: str,
+    sentence: str,
+) -> None:
+    job = Job(tmp_path)
+    spoil(job, monkeypatch)
+    assert job.start().ask().error == f"{kind} (the site's log says more)"
+    assert sentence in caplog.text, "the site's own log has it all"
+    job.end()
+
+
+def other_version(job: Job, _: pytest.MonkeyPatch) -> None:
+    replace(job.agreement, version="0.0.1").save(job.kit / "local")
+
+
+def other_sites(job: Job, _: pytest.MonkeyPatch) -> None:
+    other = replace(job.agreement, roster=replace(job.agreement.roster, clients=("north", "south")))
+    other.save(job.kit / "local")
+
+
+def other_settings(job: Job, _: pytest.MonkeyPatch) -> None:
+    replace(job.agreement, settings=RunSettings(algorithm="fedspray")).save(job.kit / "local")
+
+
+def other_kit(job: Job, _: pytest.MonkeyPatch) -> None:
+    replace(Site.open(job.kit), name="client_02").save()
+
+
+def other_memory(job: Job, _: pytest.MonkeyPatch) -> None:
+    folder = job.kit / "state" / "run" / "seed-0"
+    folder.mkdir(parents=True)
+    store.write_tensors(folder / "memory-0.safetensors", {"state.old": torch.zeros(1)}, {"round": 0})
+
+
+def not_finite(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedspray.algorithms.fedavg.FedAvg.client_update", lambda *_: (None, {"w": torch.tensor(nan)}))
+
+
+def later_round(job: Job, _: pytest.MonkeyPatch) -> None:
+    job.request = Request(3, from_round=-1)
+
+
+def other_seed(job: Job, _: pytest.MonkeyPatch) -> None:
+    job.seed = 7
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (other_version, "Refused: the agreement is for fedspray 0.0.1, but this is "),
+        (other_sites, "Refused: 'client_01' is not in the agreement, whose sites are ('north', 'south')"),
+        (other_settings, "Refused: the job is for agreement "),
+        (other_kit, "Refused: this kit is for 'client_01', but its site.json says 'client_02'"),
+        (other_seed, "Refused: seed 7 is not in the agreement, whose seeds are (0,)"),
+        (other_memory, "OtherVersionError: the checkpoint of round 0 was written by another version of fedspray"),
+        (not_finite, "NotFinite: w is not finite after local training"),
+        (later_round, "Forgotten: asked for round -1, but rounds [0] are remembered"),
+    ],
+)
+def test_what_is_for_the_coordinator_arrives_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Job, pytest.MonkeyPatch], None], sentence: str
+) -> None:
+    job = Job(tmp_path)
+    change(job, monkeypatch)
+    said = job.start().ask().error
+    assert said is not None
+    assert said.startswith(sentence)
     job.end()

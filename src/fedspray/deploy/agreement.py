@@ -24,6 +24,10 @@ FILE = "agreement.json"
 FORMAT = 1
 
 
+class Refused(InputError):
+    """What is asked is not what was agreed. The coordinator is told the sentence: no path, nothing of a site's data."""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """Who takes part, what the data look like, and what is run on them."""
@@ -86,7 +90,7 @@ class Agreement:
     def check_version(self) -> Agreement:
         """This agreement, if it was made with this version of fedspray."""
         if self.version != version("fedspray"):
-            raise InputError(
+            raise Refused(
                 f"the agreement is for fedspray {self.version}, but this is {version('fedspray')}: "
                 "install the same version, or agree anew (fedspray deploy amend, fedspray site agree)"
             )

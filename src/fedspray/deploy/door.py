@@ -15,12 +15,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedspray.deploy.agreement import Refused
 from fedspray.deploy.site import Site, SiteRun
 from fedspray.deploy.wire import Arrays, Ask, Json, Malformed, Reply, freeze, thaw
-from fedspray.engine.worker import NotFinite
-from fedspray.errors import InputError
+from fedspray.engine.worker import Forgotten, NotFinite
+from fedspray.errors import OtherVersionError
 
 LEDGER = "ledger.jsonl"
+TOLD = (Refused, OtherVersionError, NotFinite, Forgotten, Malformed)
+"""Errors whose text leaves: it names agreements, versions, rounds and parts of messages. That of all others may name
+paths or quote data, so only their kind leaves, and the text is in the site's own log."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +46,7 @@ class Door:
         try:
             self._run = SiteRun(_site_of(folder, identity), run, agreement)
         except Exception as error:
-            _log.exception("%s is refused", run)
+            _log.exception("%s is refused: %s", run, error)
             self._closed = _sentence(error)
 
     def answer(self, head: Any, arrays: Any) -> tuple[Json, bytes]:
@@ -52,7 +56,7 @@ class Door:
             ask = Ask.unpack(head, thaw(arrays))
             reply = self._reply(ask)
         except Exception as error:
-            _log.exception("a request cannot be read")
+            _log.exception("a request cannot be read: %s", error)
             reply = Reply(error=f"the request cannot be read: {_sentence(error)}")
         packed, values = reply.pack()
         self._note(ask, packed, values)
@@ -74,7 +78,7 @@ class Door:
         try:
             reply = self._run.answer(ask)
         except Exception as error:
-            _log.exception("round %s failed", ask.request.round_index)
+            _log.exception("round %s failed: %s", ask.request.round_index, error)
             reply = Reply(error=_sentence(error))
         reply = replace(reply, seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu_began)
         self._last = (head, reply)
@@ -113,12 +117,11 @@ def read_ledger(folder: Path) -> list[dict[str, Any]]:
 def _site_of(folder: Path, identity: str) -> Site:
     site = Site.open(folder)
     if identity != site.name:
-        raise InputError(f"this kit is for {identity!r}, but its site.json says {site.name!r}")
+        raise Refused(f"this kit is for {identity!r}, but its site.json says {site.name!r}")
     return site
 
 
 def _sentence(error: Exception) -> str:
-    """What the coordinator is told: our own sentences, but of other errors, which may quote data, only the kind."""
+    """What the coordinator is told of an error."""
     kind = type(error).__name__
-    own = isinstance(error, InputError | Malformed | NotFinite | LookupError)
-    return f"{kind}: {error}" if own else f"{kind} (the site's log says more)"
+    return f"{kind}: {error}" if isinstance(error, TOLD) else f"{kind} (the site's log says more)"

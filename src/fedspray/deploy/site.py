@@ -21,7 +21,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Split, Task, draw_split
 from fedspray.data.graph import Graph
 from fedspray.data.statistics import node_homophily
-from fedspray.deploy.agreement import Agreement, check_name
+from fedspray.deploy.agreement import Agreement, Refused, check_name
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.worker import Worker
@@ -30,6 +30,10 @@ from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
 
 CARD = "site.json"
+
+
+class SchemaError(InputError):
+    """The data are not as the agreement describes them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Site:
         """This site's copy of the agreement."""
         agreement = Agreement.load(self.folder / "local")
         if self.name not in agreement.roster.clients:
-            raise InputError(f"{self.name!r} is not in the agreement, whose sites are {agreement.roster.clients}")
+            raise Refused(f"{self.name!r} is not in the agreement, whose sites are {agreement.roster.clients}")
         return agreement.check_version()
 
     def client(self, agreement: Agreement, seed: int) -> Client:
@@ -94,11 +98,11 @@ class Site:
 def check_schema(graph: Graph, task: Task) -> Graph:
     """The graph as the agreement wants it, or an error that says what differs."""
     if graph.num_features != task.num_features:
-        raise InputError(f"the data have {graph.num_features} features per node, but {task.num_features} are agreed")
+        raise SchemaError(f"the data have {graph.num_features} features per node, but {task.num_features} are agreed")
     if graph.num_classes > task.num_classes:
-        raise InputError(f"the data have {graph.num_classes} classes, but {task.num_classes} are agreed")
+        raise SchemaError(f"the data have {graph.num_classes} classes, but {task.num_classes} are agreed")
     if graph.class_names and task.class_names and graph.class_names != task.class_names:
-        raise InputError(f"the data's classes are {graph.class_names}, but {task.class_names} are agreed")
+        raise SchemaError(f"the data's classes are {graph.class_names}, but {task.class_names} are agreed")
     return graph.with_num_classes(task.num_classes)
 
 
@@ -115,7 +119,7 @@ class SiteRun:
         own = site.agreement()
         if agreement != own.fingerprint():
             agreed = own.fingerprint()[:12]
-            raise InputError(f"refused: the job is for agreement {agreement[:12]}, but {site.name} agreed to {agreed}")
+            raise Refused(f"the job is for agreement {agreement[:12]}, but {site.name} agreed to {agreed}")
         self._site, self._run, self._agreement = site, check_name("run", run), own
         self._id = own.roster.clients.index(site.name)
         self._state = site.folder / "state" / run
@@ -142,7 +146,7 @@ class SiteRun:
         if self._worker is not None and self._seed == seed:
             return self._worker
         if seed not in self._agreement.settings.seeds:
-            raise InputError(f"seed {seed} is not in the agreement, whose seeds are {self._agreement.settings.seeds}")
+            raise Refused(f"seed {seed} is not in the agreement, whose seeds are {self._agreement.settings.seeds}")
         settings, roster = self._agreement.settings, self._agreement.roster
         client = self._site.client(self._agreement, seed)
         batch = GraphBatch.from_clients([client], [self._id], dtype=getattr(torch, settings.dtype))

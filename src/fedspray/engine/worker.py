@@ -71,6 +71,10 @@ class NotFinite(ArithmeticError):
     """A client's model or update holds NaN or infinity, so it does not take part."""
 
 
+class Forgotten(LookupError):
+    """A worker is asked to go on from a round that it does not remember."""
+
+
 class Worker:
     """The clients of one batch.
 
@@ -140,7 +144,7 @@ class Worker:
         """What the worker remembered when ``round_index`` was over (rounds that it missed change nothing)."""
         known = [memory for memory in self._memories if memory.round_index <= round_index]
         if not known:
-            raise LookupError(f"asked for round {round_index}, but rounds {self.rounds} are remembered")
+            raise Forgotten(f"asked for round {round_index}, but rounds {self.rounds} are remembered")
         return known[-1]
 
     # ---- what survives a restart ------------------------------------------------------------------
