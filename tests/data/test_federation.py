@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,19 @@ def test_a_split_depends_on_seed_and_name_alone() -> None:
     redrawn = other.with_split(3)
     assert np.array_equal(redrawn.clients[0].split.test, alone.split.test)
     assert redrawn.settings["split_seed"] == 3
+
+
+def test_a_clients_fingerprint_is_of_its_graph_and_its_split(federation: Federation, tmp_path: Path) -> None:
+    client = federation.clients[0]
+    client.save(tmp_path)
+    assert Client.load(tmp_path).fingerprint() == client.fingerprint()
+    turned = client.graph.subgraph(np.arange(client.graph.num_nodes)[::-1].copy())
+    others = [
+        replace(client, name="other"),
+        replace(client, graph=turned, split=draw_split(turned, 0, client.name)),
+        replace(client, split=Split(client.split.test, client.split.val, client.split.train)),
+    ]
+    assert len({client.fingerprint(), *(other.fingerprint() for other in others)}) == 4
 
 
 @pytest.mark.parametrize(

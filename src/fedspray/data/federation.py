@@ -17,8 +17,9 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ class Client:
         """The most frequent class among the training nodes (ties: the lowest), or None without any."""
         counts = np.bincount(self.graph.labels[self.split.train], minlength=self.graph.num_classes)
         return int(counts.argmax()) if counts.sum() else None
+
+    def fingerprint(self) -> str:
+        """sha256 of the name, the graph and the split: the same nodes in the same order and parts, the same digest."""
+        return _digest(chain(_graph_bytes(self), _split_bytes(self)))
 
     def save(self, folder: str | Path) -> dict[str, str]:
         """Writes this client alone into ``folder`` and returns the sha256 of each file."""
@@ -227,24 +232,11 @@ class Federation:
 
     def fingerprint(self) -> str:
         """sha256 of the clients' names and graphs (not of their splits): the same data, the same digest."""
-        digest = hashlib.sha256()
-        for client in self.clients:
-            graph = client.graph
-            matrix: Any = graph.features
-            parts = [matrix.data, matrix.indices, matrix.indptr] if graph.is_sparse else [matrix]
-            digest.update(f"{client.name}:{graph.features.shape}:{graph.num_classes};".encode())
-            for array in (*parts, graph.edges, graph.labels):
-                digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+        return _digest(part for client in self.clients for part in _graph_bytes(client))
 
     def split_fingerprint(self) -> str:
         """sha256 of the clients' names and splits: what `fingerprint` leaves out."""
-        digest = hashlib.sha256()
-        for client in self.clients:
-            digest.update(f"{client.name}:{client.graph.num_nodes};".encode())
-            for mask in (client.split.train, client.split.val, client.split.test):
-                digest.update(np.packbits(mask).tobytes())
-        return digest.hexdigest()
+        return _digest(part for client in self.clients for part in _split_bytes(client))
 
     def without_test(self) -> Federation:
         """The same clients and splits, but nobody is a test node: for choosing settings on validation data."""
@@ -361,6 +353,28 @@ def _check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:
             raise InputError(f"{file} is missing, but the manifest lists it: the folder is incomplete")
         if _sha256(file) != expected:
             raise InputError(f"{file} does not match the manifest: the file was changed after it was written")
+
+
+def _graph_bytes(client: Client) -> Iterator[bytes]:
+    graph = client.graph
+    matrix: Any = graph.features
+    parts = [matrix.data, matrix.indices, matrix.indptr] if graph.is_sparse else [matrix]
+    yield f"{client.name}:{graph.features.shape}:{graph.num_classes};".encode()
+    for array in (*parts, graph.edges, graph.labels):
+        yield np.ascontiguousarray(array).tobytes()
+
+
+def _split_bytes(client: Client) -> Iterator[bytes]:
+    yield f"{client.name}:{client.graph.num_nodes};".encode()
+    for mask in (client.split.train, client.split.val, client.split.test):
+        yield np.packbits(mask).tobytes()
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    result = hashlib.sha256()
+    for part in parts:
+        result.update(part)
+    return result.hexdigest()
 
 
 def _sha256(path: Path) -> str:

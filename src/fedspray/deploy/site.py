@@ -5,7 +5,7 @@
     KIT/startup/                 certificates and addresses, made by the coordinator (NVFlare's)
     KIT/local/agreement.json     what this site agreed to run
     KIT/local/site.json          this site's own: its name, where its data are, threads
-    KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds
+    KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds, and the hash of the data
     KIT/models/RUN/seed-0.safetensors           the personal model, for `fedspray predict`
 """
 
@@ -128,6 +128,7 @@ class SiteRun:
         torch.set_num_threads(site.threads)
         self._seed: int | None = None
         self._worker: Worker | None = None
+        self._data = ""
 
     def answer(self, ask: Ask) -> Reply:
         """Does what is asked and remembers it."""
@@ -152,11 +153,16 @@ class SiteRun:
         batch = GraphBatch.from_clients([client], [self._id], dtype=getattr(torch, settings.dtype))
         algorithm = settings.build_for(roster)[0][self._id]
         worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
-        files = sorted(self._folder(seed).glob("memory-*.safetensors"))
-        if files:
-            stored = [store.read_tensors(file) for file in files]
+        data = client.fingerprint()
+        stored = [store.read_tensors(file) for file in sorted(self._folder(seed).glob("memory-*.safetensors"))]
+        if any(meta.get("data", data) != data for _, meta in stored):  # memories of older versions do not say
+            raise Refused(
+                f"the data of {self._site.name} are not those that {self._run} began with: "
+                "put these back, or begin a new run"
+            )
+        if stored:
             worker.recall({meta["round"]: tensors for tensors, meta in stored})
-        self._worker, self._seed = worker, seed
+        self._worker, self._seed, self._data = worker, seed, data
         return worker
 
     def _folder(self, seed: int) -> Path:
@@ -171,7 +177,7 @@ class SiteRun:
         for round_index in worker.rounds:
             file = folder / f"memory-{round_index}.safetensors"
             if round_index == newest or not file.exists():
-                store.write_tensors(file, worker.tensors(round_index), {"round": round_index})
+                store.write_tensors(file, worker.tensors(round_index), {"round": round_index, "data": self._data})
         for round_index in set(before) - set(worker.rounds):
             (folder / f"memory-{round_index}.safetensors").unlink(missing_ok=True)
 
