@@ -12,7 +12,7 @@ from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import Board
 from fedspray.deploy.door import Door
-from fedspray.deploy.host import RemoteHost
+from fedspray.deploy.host import Quorum, RemoteHost
 from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
@@ -42,23 +42,28 @@ class Sites:
         self._open: dict[str, Door] = {}
         self.trouble: Trouble = lambda name, ask: None
         self.late: Callable[[str, Ask], bool] = lambda name, ask: False
+        self.slow: Callable[[str, Ask], bool] = lambda name, ask: False
+        """Whose answers come after the others' and after the grace time, so that they are late unless they count."""
 
     def restart(self) -> None:
         for door in self._open.values():
             door.close()
         self._open = {}
 
-    def deliver(self, asks: Mapping[str, Ask], needed: int) -> dict[str, Reply | str]:
+    def deliver(self, asks: Mapping[str, Ask], quorum: Quorum) -> dict[str, Reply | str]:
         replies: dict[str, Reply | str] = {}
-        for name, ask in asks.items():
+        arrived: dict[str, Reply | str] = {}
+        for name, ask in sorted(asks.items(), key=lambda item: self.slow(*item)):
             problem = self.trouble(name, ask)
             if problem is not None:
                 replies[name] = problem
                 continue
             head, arrays = ask.pack()
             answer, values = self._door(name).answer(json.loads(json.dumps(head)), freeze(arrays))
-            late = self.late(name, ask)
-            replies[name] = "late" if late else Reply.unpack(answer, thaw(values))
+            if self.late(name, ask) or (self.slow(name, ask) and quorum.is_settled(arrived)):
+                replies[name] = "late"
+            else:
+                replies[name] = arrived[name] = Reply.unpack(answer, thaw(values))
         return replies
 
     def run(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,28 @@ def test_an_answer_that_is_late_is_as_if_never_trained(tmp_path: Path) -> None:
     assert result["seeds"][0]["failures"] == 2
     records = (tmp_path / "late" / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
     assert [('"2": "late"' in line) for line in records] == [False, True, True, False, False]
+
+
+def test_slow_sites_are_waited_for_as_long_as_their_training_is_needed(tmp_path: Path) -> None:
+    """One of three trains; the answers of the two that evaluate are there long before."""
+    federation = ragged_federation()
+    settings = {"algorithm": "fedavg", "values": {"rounds": 4, "hidden": 8, "participation": 0.34}}
+    sites = make(tmp_path, federation, **settings)
+    sites.slow = lambda name, ask: ask.request.train
+    assert stable(sites.run()) == in_process(federation, **settings)
+
+
+def test_an_error_is_not_one_of_the_answers_that_are_needed(tmp_path: Path) -> None:
+    """One must train: the first site fails, so the first of the slow ones is waited for, and the second is late."""
+    federation = ragged_federation()
+    broken, *others = (client.name for client in federation.clients)
+    sites = make(tmp_path, federation, algorithm="fedavg", values={"rounds": 2, "hidden": 8, "min_clients": 1})
+    (tmp_path / broken / "local" / "agreement.json").unlink()
+    sites.slow = lambda name, ask: name in others and ask.request.train
+    sites.run()
+    records = (tmp_path / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["trained"] for line in records] == [[1], [1]]
+    assert json.loads(records[0])["failed"] == {"0": "MissingDataError (the site's log says more)", "2": "late"}
 
 
 def test_models_ledger_and_shared_part_are_where_they_belong(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ fedspray deploy init fraud --site north --site south --host fl.example.org --fea
 app = typer.Typer(help="Federations between organisations: the coordinator's commands.", no_args_is_help=True)
 
 Grace = Annotated[
-    float, typer.Option("--grace", help="Seconds that a round waits for late sites once enough answered.", metavar="S")
+    float,
+    typer.Option("--grace", help="Seconds that a round waits for late sites once enough trained.", metavar="S"),
 ]
 
 ProjectFolder = Annotated[Path, typer.Argument(help="The project's folder.", metavar="PROJECT")]

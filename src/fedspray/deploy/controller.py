@@ -19,7 +19,7 @@ from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.board import Board
-from fedspray.deploy.host import RemoteHost
+from fedspray.deploy.host import Quorum, RemoteHost
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.server import Server
 from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
@@ -44,7 +44,7 @@ class RunController(Controller):  # type: ignore[misc]
     Args:
         run: the run's name.
         agreement: the fingerprint of what is to be run.
-        grace: seconds that the others are waited for once enough sites answered.
+        grace: seconds that the others are waited for once enough of the sites that count answered.
     """
 
     def __init__(self, run: str, agreement: str, grace: float) -> None:
@@ -110,8 +110,8 @@ class RunController(Controller):  # type: ignore[misc]
 
     # ---- one exchange -------------------------------------------------------------------------------
 
-    def deliver(self, asks: Mapping[str, Ask], needed: int) -> dict[str, Reply | str]:
-        """Asks every site, waits for enough of them, and for the others the grace time."""
+    def deliver(self, asks: Mapping[str, Ask], quorum: Quorum) -> dict[str, Reply | str]:
+        """Asks every site, waits for enough of those that count, and for the others the grace time."""
         began = time.monotonic()
         with self._news:
             self._arrived, self._fetched = {}, set()
@@ -127,7 +127,7 @@ class RunController(Controller):  # type: ignore[misc]
             self.send(tasks[name], self._context, targets=[name])
         ask = next(iter(asks.values()))
         try:
-            self._wait(list(asks), needed, ask.request.round_index)
+            self._wait(list(asks), quorum, ask.request.round_index)
         finally:
             for name, task in tasks.items():
                 if name not in self._arrived:
@@ -139,10 +139,10 @@ class RunController(Controller):  # type: ignore[misc]
         self._log(ask, asks, arrived, sizes, time.monotonic() - began)
         return {name: arrived.get(name, ABSENT) for name in asks}
 
-    def _wait(self, names: list[str], needed: int, round_index: int) -> None:
+    def _wait(self, names: list[str], quorum: Quorum, round_index: int) -> None:
         """Returns when all that can be expected has arrived."""
         shown: list[str] = []
-        enough_since: float | None = None
+        settled_since: float | None = None
         began = time.monotonic()
         self._board.show(round=round_index, state="running", waiting_for=[], waiting_since=None)
         while True:
@@ -150,15 +150,16 @@ class RunController(Controller):  # type: ignore[misc]
                 self._news.wait(POLL * 5)
                 missing = [name for name in names if name not in self._arrived]
                 gone = all(name in self._absent and name not in self._fetched for name in missing)
+                settled = quorum.is_settled(self._arrived)
             if self._abort.triggered:
                 raise Aborted
             if not missing:
                 break
             now = time.monotonic()
-            if len(names) - len(missing) >= needed:
-                enough_since = enough_since or now
+            if settled:
+                settled_since = settled_since or now
                 # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
-                if now - enough_since > (min(self._grace, MOMENT) if gone else self._grace):
+                if now - settled_since > (min(self._grace, MOMENT) if gone else self._grace):
                     break
             if missing != shown and now - began > 1.0:
                 self._board.show(waiting_for=missing, waiting_since=time.time())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,13 +21,30 @@ from fedspray.nn.tree import Message
 from fedspray.runs.models import PersonalModel
 
 
+@dataclass(frozen=True)
+class Quorum:
+    """What an exchange cannot do without."""
+
+    sites: frozenset[str]
+    """Whose answers count: those that are to train, or all where nobody is."""
+    needed: int
+    """How many of these answers there must be."""
+
+    def is_settled(self, arrived: Mapping[str, Reply | str]) -> bool:
+        """Whether enough of these sites did what was asked, or so many failed that there cannot be enough any more."""
+        replies = [arrived[name] for name in self.sites if name in arrived]
+        good = sum(isinstance(reply, Reply) and reply.error is None for reply in replies)
+        awaited = len(self.sites) - len(replies)
+        return good >= self.needed or good + awaited < self.needed
+
+
 class Courier(Protocol):
     """Carries asks to sites and brings their answers."""
 
-    def deliver(self, asks: Mapping[str, Ask], needed: int) -> dict[str, Reply | str]:
+    def deliver(self, asks: Mapping[str, Ask], quorum: Quorum) -> dict[str, Reply | str]:
         """Asks every site; gives its answer, or the reason why there is none.
 
-        Waits until at least ``needed`` sites answered, and for the others as long as its grace time allows.
+        Waits until the quorum is settled, and for the others as long as its grace time allows.
         """
 
 
@@ -63,7 +80,7 @@ class RemoteHost:
             asks[self._names[k]] = Ask(self._seed, asked, {name: value[k : k + 1] for name, value in downlink.items()})
         replies: dict[int, Reply] = {}
         failures: dict[int, str] = {}
-        delivered = self._courier.deliver(asks, self._needed(request, train_ids))
+        delivered = self._courier.deliver(asks, self._quorum(request, train_ids))
         for k in self.client_ids:
             reply = delivered[self._names[k]]
             if isinstance(reply, str):
@@ -101,9 +118,9 @@ class RemoteHost:
         """sha256 of each site's personal model, as the site reported it."""
         return self._digests
 
-    def _needed(self, request: Request, train_ids: Set[int]) -> int:
-        asked = len(train_ids) if request.train else len(self.client_ids)
-        return self._rounds.min_clients or math.ceil(asked / 2)
+    def _quorum(self, request: Request, train_ids: Set[int]) -> Quorum:
+        sites = frozenset(self._names[k] for k in (train_ids if request.train else self.client_ids))
+        return Quorum(sites, self._rounds.min_clients or math.ceil(len(sites) / 2))
 
 
 def _drop_odd_ones(replies: dict[int, Reply], failures: dict[int, str]) -> None:
