@@ -74,9 +74,11 @@ class Sites:
             return RemoteHost(roster, settings.build()[1], seed, self)
 
         try:
-            return conduct(
+            result = conduct(
                 roster, settings, self.folder / "run", open_host, checkpoint_every=1, on_round=board.after_round
-            ).summary()
+            )
+            board.finish()
+            return result.summary()
         finally:
             self.restart()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def in_process(federation: Federation, **settings: Any) -> dict[str, Any]:
     return stable(runs.carry_out(federation, RunSettings(**settings), None).summary())
 
 
+def die_once(sites: Sites, when: Callable[[str, Ask], bool]) -> None:
+    """The server dies before it asks a site, the first time that `when` says so."""
+    died: list[bool] = []
+
+    def trouble(name: str, ask: Ask) -> None:
+        if not died and when(name, ask):
+            died.append(True)
+            raise Crash
+
+    sites.trouble = trouble
+
+
 @pytest.mark.parametrize("algorithm", algorithms.names())
 def test_every_algorithm_ends_with_the_same_bits(tmp_path: Path, algorithm: str) -> None:
     federation = ragged_federation()
@@ -72,14 +85,8 @@ def test_a_server_that_dies_at_any_moment_changes_nothing(tmp_path: Path, exchan
     federation = ragged_federation()
     settings = {"algorithm": "fedspray", "values": {"rounds": 5, "hidden": 8}}
     sites = make(tmp_path, federation, **settings)
-    died: list[bool] = []
-
-    def trouble(name: str, ask: Ask) -> None:
-        if not died and ask.request.round_index == exchange and name == federation.clients[site].name:
-            died.append(True)
-            raise Crash
-
-    sites.trouble = trouble
+    victim = federation.clients[site].name
+    die_once(sites, lambda name, ask: ask.request.round_index == exchange and name == victim)
     with pytest.raises(Crash):
         sites.run()
     assert stable(sites.run()) == in_process(federation, **settings)
@@ -140,6 +147,29 @@ def test_models_ledger_and_shared_part_are_where_they_belong(tmp_path: Path) -> 
     assert meta["round"] == result["seeds"][0]["best_round"]
     message = model.snapshot.message  # FedSpray sends the same to everybody
     assert torch.equal(shared["server.class_proxies"], message["class_proxies"][0])
+
+
+SETTLES = {"algorithm": "fedspray", "values": {"rounds": 4, "hidden": 8, "lr": 0.05}}
+"""Settings with which the reported round is the third of four."""
+
+
+@pytest.mark.parametrize("exchange", [2, 3, 4, 5, 6])
+def test_after_a_crash_the_shared_part_is_still_that_of_the_reported_round(tmp_path: Path, exchange: int) -> None:
+    federation = ragged_federation()
+    whole, sites = make(tmp_path / "whole", federation, **SETTLES), make(tmp_path / "crash", federation, **SETTLES)
+    best_round = whole.run()["seeds"][0]["best_round"]
+    assert best_round == 3
+    die_once(sites, lambda name, ask: ask.request.round_index == exchange)
+    with pytest.raises(Crash):
+        sites.run()
+    assert sites.run()["seeds"][0]["best_round"] == best_round
+    expected, _ = store.read_tensors(tmp_path / "whole" / "run" / "seed-0" / SHARED)
+    folder = tmp_path / "crash" / "run" / "seed-0"
+    assert [file.name for file in folder.iterdir() if "shared" in file.name] == [SHARED]
+    shared, meta = store.read_tensors(folder / SHARED)
+    assert meta["round"] == best_round
+    assert shared.keys() == expected.keys()
+    assert all(torch.equal(shared[name], expected[name]) for name in expected)
 
 
 def test_a_site_refuses_what_it_did_not_agree_to(tmp_path: Path) -> None:

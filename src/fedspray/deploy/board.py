@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedspray.deploy.wire import Json
 from fedspray.engine.rounds import Progress
 from fedspray.nn import tree
@@ -23,6 +25,8 @@ from fedspray.runs import store
 PROGRESS = "progress.json"
 EXCHANGES = "exchanges.jsonl"
 SHARED = "shared.safetensors"
+OLDER = ".shared.older.safetensors"
+"""What `SHARED` was before: the checkpoint may not know of the new best round yet."""
 
 
 class Board:
@@ -47,15 +51,26 @@ class Board:
             stream.write(json.dumps(line) + "\n")
 
     def after_round(self, seed: int, progress: Progress) -> None:
-        """Keeps the shared part of the best round: that of the round before this one, or an older one."""
-        before = self._servers.get(seed)
+        """Keeps the shared part of the best round: that of the round before this one, or an older one.
+
+        A job that goes on from a checkpoint calls it with that first.
+        """
+        folder, before = self._folder / f"seed-{seed}", self._servers.get(seed)
+        if before is None:
+            _put_back(folder, progress.best_round)
         over = bool(progress.detail)
         best = progress if over else before
         if best is not None and progress.best_round == best.round_index:
             tensors = tree.flatten(best.server, "server")
             if tensors:
-                store.write_tensors(self._folder / f"seed-{seed}" / SHARED, tensors, {"round": best.round_index})
+                _keep(folder, tensors, best.round_index)
         self._servers[seed] = progress
+
+    def finish(self) -> None:
+        """All seeds are done."""
+        for file in self._folder.glob(f"seed-*/{OLDER}"):
+            file.unlink()
+        self.show(state="done")
 
 
 def read_progress(folder: Path) -> Json:
@@ -79,3 +94,16 @@ def read_exchanges(folder: Path, seed: int) -> list[Json]:
             continue
         latest[entry["round"]] = entry
     return [latest[index] for index in sorted(latest)]
+
+
+def _keep(folder: Path, tensors: dict[str, Tensor], round_index: int) -> None:
+    if (folder / SHARED).exists():
+        (folder / SHARED).replace(folder / OLDER)
+    store.write_tensors(folder / SHARED, tensors, {"round": round_index})
+
+
+def _put_back(folder: Path, best_round: int | None) -> None:
+    """Undoes a `_keep` that came after the checkpoint: what is evaluated again, by fewer sites, may end otherwise."""
+    older = folder / OLDER
+    if older.exists() and store.read_tensors(older)[1]["round"] == best_round:
+        older.replace(folder / SHARED)

@@ -96,7 +96,7 @@ class RunController(Controller):  # type: ignore[misc]
                 checkpoint_every=1,
                 on_round=self._board.after_round,
             )
-            self._board.show(state="done")
+            self._board.finish()
         except RunStopped as error:
             self._board.show(state="stopped", reason=str(error))
         except Aborted:

@@ -75,7 +75,8 @@ def conduct(
         open_host: reaches the clients of one seed.
         checkpoint_every: rounds between checkpoints; None goes by time.
         on_record: called with the seed and every complete record.
-        on_round: called with the seed and where it stands, after every round and before its checkpoint.
+        on_round: called with the seed and where it stands: at a checkpoint that it goes on from, and after every
+            round, before its checkpoint.
     """
     results = [
         _Seed(roster, settings, seed, folder, open_host, checkpoint_every, on_record, on_round).result()
@@ -135,6 +136,8 @@ class _Seed:
             server = tree.restore(progress.server, tree.part_of(tensors, "server"))
             progress = Progress(server, **meta["progress"])
             host.load(tree.part_of(tensors, "engine"), progress.round_index)
+            if self._on_round is not None:
+                self._on_round(self._seed, progress)
         tap = proxies.ProxyTap(host)
         tap.load(tree.part_of(tensors, "proxies"))
         with _Log(self._folder, progress) as log:
