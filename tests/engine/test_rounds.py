@@ -105,6 +105,7 @@ def test_participation_is_a_seeded_share() -> None:
     assert all(len(ids) == 2 for ids in drawn)
     assert len({tuple(ids) for ids in drawn}) > 1
     assert all(record["evaluated"] == [0, 1, 2] for record in records)
+    assert all(record["failed"] == {} for record in records)  # also in the first, where others have nothing to do
     again, _, _ = go(fedavg(), settings, single=True)
     assert tree.flatten(progress.server)["gnn.conv1.weight"].equal(tree.flatten(again.server)["gnn.conv1.weight"])
     assert choose_clients((0, 1, 2), settings, 0, 1) == set(drawn[0])

@@ -111,7 +111,7 @@ class Worker:
         last_known = request.round_index - 1 if request.from_round is None else request.from_round
         before = self.memory_at(last_known)
         # A report trains nothing: the end of the last round stays, should the server fail and ask for both again.
-        reports = not (request.train or request.evaluate)
+        reports = request.detail
         kept = self.memory_at(min(last_known, request.round_index - 2)) if reports else before
         self._memories = [before] if kept is before else [kept, before]
         state, candidate = before.state, before.candidate
