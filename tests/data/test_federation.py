@@ -96,6 +96,43 @@ def test_graphs_that_do_not_fit_are_refused_with_a_sentence(graphs: list[Graph],
     assert sentence in str(refusal.value)
 
 
+def named(classes: str | None, features: str | None) -> Graph:
+    """Two nodes with these names of two classes and two features, if any."""
+    return Graph.from_arrays(
+        np.eye(2),
+        [[0], [1]],
+        [0, 1],
+        class_names=None if classes is None else classes.split(),
+        feature_names=None if features is None else features.split(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("graphs", "sentence"),
+    [
+        (
+            {"a": named("good bad", None), "b": named(None, None), "c": named("bad good", None)},
+            "class 0 of client a is 'good', but that of client c is 'bad': "
+            "all must name the same ones in the same order",
+        ),
+        (
+            {"a": named(None, None), "b": named(None, "age debt"), "c": named(None, "age income")},
+            "feature 1 of client b is 'debt', but that of client c is 'income': "
+            "all must name the same ones in the same order",
+        ),
+    ],
+)
+def test_clients_that_name_classes_or_features_differently_are_refused(graphs: dict[str, Graph], sentence: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        Federation.from_graphs(graphs)
+    assert str(refusal.value) == sentence
+
+
+def test_a_name_that_one_client_gives_is_good_for_all() -> None:
+    task = Federation.from_graphs([named(None, None), named("good bad", None), named(None, "age debt")]).task
+    assert (task.class_names, task.feature_names) == (("good", "bad"), ("age", "debt"))
+
+
 def test_two_clients_of_one_name_are_refused() -> None:
     client = Federation.from_graphs({"a": path_graph(3)}).clients[0]
     with pytest.raises(InputError, match="two clients are called 'a'"):

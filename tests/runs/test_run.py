@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from toys import awkward_federation, ragged_federation
 
 import fedspray
 from fedspray import PersonalModel
+from fedspray.data.federation import Federation
 from fedspray.errors import InputError
 from fedspray.runs import run as module
 from fedspray.runs import store
@@ -64,6 +66,31 @@ def test_a_saved_model_predicts_as_it_was_evaluated(tmp_path: Path) -> None:
         expected = result.summary()["seeds"][0]["clients"][client.name]["overall"]
         assert right[client.split.test].mean() == pytest.approx(expected)
         assert model.digest() == result.models[client.name].digest()
+
+
+def test_a_model_refuses_features_in_another_order(tmp_path: Path) -> None:
+    graphs = {
+        client.name: replace(client.graph, feature_names=tuple("abcde")) for client in ragged_federation().clients
+    }
+    model = fedspray.run(Federation.from_graphs(graphs), rounds=1, hidden=8, algorithm="local").models["client_00"]
+    model.save(tmp_path / "model.safetensors")
+    for known in (model, PersonalModel.load(tmp_path / "model.safetensors")):
+        known.predict(graphs["client_00"])
+        known.predict(replace(graphs["client_00"], feature_names=None))
+        with pytest.raises(InputError) as refusal:
+            known.predict(replace(graphs["client_00"], feature_names=tuple("abdce")))
+        assert str(refusal.value) == "feature 2 of the graph is 'd', but this model was trained on 'c' there"
+
+
+def test_a_model_file_without_names_of_features_is_read(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    fedspray.run(federation, rounds=1, hidden=8, algorithm="local").models["client_00"].save(tmp_path / "new")
+    tensors, meta = store.read_tensors(tmp_path / "new")
+    del meta["feature_names"]
+    store.write_tensors(tmp_path / "old", tensors, meta)
+    old, new = PersonalModel.load(tmp_path / "old"), PersonalModel.load(tmp_path / "new")
+    graph = federation.clients[0].graph
+    assert np.array_equal(old.predict(graph), new.predict(graph))
 
 
 @pytest.mark.parametrize("algorithm", ["fedspray", "fedspray-plus", "fedavg", "local"])

@@ -44,6 +44,7 @@ class Task:
     num_features: int
     num_classes: int
     class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,14 +161,18 @@ class Federation:
             values = {client.name: getattr(client.graph, what) for client in self.clients}
             if len(set(values.values())) > 1:
                 raise InputError(f"clients disagree on {what}: {values}, but all must be equal")
+        for what in ("class", "feature"):
+            _check_names_agree(what, self.clients)
         if not any(client.graph.labelled.any() for client in self.clients):
             raise InputError("no client has a labelled node, but at least one is needed to learn from")
 
     @property
     def task(self) -> Task:
-        """Features and classes, the same for all clients."""
-        graph = self.clients[0].graph
-        return Task(graph.num_features, graph.num_classes, graph.class_names)
+        """Features and classes, the same for all clients; their names, if any client has them."""
+        graphs = [client.graph for client in self.clients]
+        class_names = next((graph.class_names for graph in graphs if graph.class_names is not None), None)
+        feature_names = next((graph.feature_names for graph in graphs if graph.feature_names is not None), None)
+        return Task(graphs[0].num_features, graphs[0].num_classes, class_names, feature_names)
 
     @property
     def num_clients(self) -> int:
@@ -312,6 +317,20 @@ def _make_client(name: str, graph: Graph, seed: int, node_ids: NDArray[np.int64]
 def _default_names(count: int) -> list[str]:
     width = max(2, len(str(count - 1)))
     return [f"client_{index:0{width}d}" for index in range(count)]
+
+
+def _check_names_agree(what: str, clients: Sequence[Client]) -> None:
+    """Training goes by numbers alone, so class (or feature) i must mean the same wherever it has a name."""
+    named = [(client.name, getattr(client.graph, f"{what}_names")) for client in clients]
+    named = [(name, names) for name, names in named if names is not None]
+    for name, names in named[1:]:
+        first, expected = named[0]
+        if names != expected:
+            place = next(i for i, (a, b) in enumerate(zip(expected, names, strict=True)) if a != b)
+            raise InputError(
+                f"{what} {place} of client {first} is {expected[place]!r}, but that of client {name} is "
+                f"{names[place]!r}: all must name the same ones in the same order"
+            )
 
 
 def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -> None:

@@ -41,6 +41,12 @@ class PersonalModel:
                 f"the graph has {graph.num_features} features per node, "
                 f"but this model was trained on {self.task.num_features}"
             )
+        named = zip(graph.feature_names or (), self.task.feature_names or (), strict=False)
+        for place, (given, known) in enumerate(named):
+            if given != known:
+                raise InputError(
+                    f"feature {place} of the graph is {given!r}, but this model was trained on {known!r} there"
+                )
         dtype = _DTYPES[self.settings.dtype]
         batch = GraphBatch.from_graph(
             graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype
@@ -62,6 +68,7 @@ class PersonalModel:
             "num_features": self.task.num_features,
             "num_classes": self.task.num_classes,
             "class_names": self.task.class_names,
+            "feature_names": self.task.feature_names,
             "algorithm": self.settings.algorithm,
             "backbone": self.settings.backbone,
             "values": describe(self.algorithm),
@@ -75,8 +82,10 @@ class PersonalModel:
         tensors, meta = store.read_tensors(Path(path))
         settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
         algorithm, _ = settings.build()
-        class_names = None if meta["class_names"] is None else tuple(meta["class_names"])
-        task = Task(meta["num_features"], meta["num_classes"], class_names)
+        names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
+        task = Task(
+            meta["num_features"], meta["num_classes"], *(None if known is None else tuple(known) for known in names)
+        )
         template = algorithm.init_clients(task, _single_node(task, _DTYPES[settings.dtype]), seed=0)
         client = tree.restore(template, tree.part_of(tensors, "client"))
         snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
