@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedspray.federate import build_federation
 
 
 def federation_of(*sizes: int) -> Any:
-    clients = [SimpleNamespace(graph=SimpleNamespace(num_nodes=size)) for size in sizes]
+    clients = [SimpleNamespace(graph=SimpleNamespace(num_nodes=size, is_sparse=False)) for size in sizes]
     return SimpleNamespace(num_clients=len(sizes), clients=clients)
 
 
@@ -81,3 +82,26 @@ def test_every_client_is_in_one_block_whatever_the_sizes() -> None:
 
 def test_other_backbones_are_other_blocks() -> None:
     assert choose_blocks(ragged_federation(), algorithms_of("gcn", "sage", "gcn")) == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_dense_and_sparse_clients_are_other_blocks_and_train_together(name: str) -> None:
+    dense, sparse = ragged_federation(), ragged_federation(sparse=True)
+    mixed = replace(dense, clients=(dense.clients[0], sparse.clients[1], dense.clients[2]))
+    algorithm = algorithms.find(name)(backbone=backbones.make("gcn", hidden=8))
+    losses = []
+    for federation, blocks in ((dense, [[0, 1, 2]]), (mixed, [[0, 2], [1]])):
+        engine = LocalEngine(federation, [algorithm] * 3, 0, dtype=torch.float64)
+        assert engine.blocks == blocks
+        records: list[dict[str, Any]] = []
+        run_rounds(
+            algorithm,
+            engine,
+            RoundSettings(rounds=2),
+            0,
+            start(algorithm, federation.task, 0, torch.float64),
+            on_record=records.append,
+            on_round=lambda _: None,
+        )
+        losses.append([record["clients"][str(k)]["val"]["loss"] for record in records for k in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)

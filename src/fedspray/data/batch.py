@@ -111,7 +111,7 @@ class GraphBatch:
     def from_clients(
         cls, clients: Sequence[Client], client_ids: Iterable[int], *, dtype: torch.dtype = torch.float32
     ) -> GraphBatch:
-        """Stacks ``clients``, whose indices in the federation are ``client_ids``."""
+        """Stacks ``clients``, whose indices in the federation are ``client_ids``: all dense, or all sparse."""
         graphs = [client.graph for client in clients]
         ptr = np.cumsum([0, *(graph.num_nodes for graph in graphs)])
         masks = {

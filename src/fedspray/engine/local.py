@@ -163,6 +163,8 @@ BLOCK_NODES_AT_LEAST = 15_000
 def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, Any]], *, at_once: int = 1) -> Blocks:
     """Neighbours in the list with the same backbone, in as few blocks of at most about `BLOCK_NODES` as will do.
 
+    Clients with dense and with sparse features do not share a block.
+
     Args:
         federation: the clients.
         algorithms: each client's.
@@ -170,7 +172,7 @@ def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, An
     """
     groups: dict[Any, list[int]] = {}
     for k in range(federation.num_clients):
-        groups.setdefault(algorithms[k].backbone, []).append(k)
+        groups.setdefault((algorithms[k].backbone, federation.clients[k].graph.is_sparse), []).append(k)
     blocks: Blocks = []
     for group in groups.values():
         sizes = [federation.clients[k].graph.num_nodes for k in group]
