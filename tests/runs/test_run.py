@@ -173,6 +173,16 @@ def test_different_backbones_for_different_clients(tmp_path: Path) -> None:
     assert model.digest() == result.models["client_02"].digest()
 
 
+@pytest.mark.parametrize("client", ["client_00", "client_01"])
+def test_a_client_whose_backbone_does_not_fit_is_refused_by_name(client: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        fedspray.run(ragged_federation(), algorithm="fedproto", rounds=2, backbone_of={client: "sgc"})
+    assert str(refusal.value) == (
+        f"client {client}: fedproto: the federation's prototypes have 64 coordinates, but this client's "
+        "representations have 3: backbones may differ, but not the width of their last hidden layer"
+    )
+
+
 def test_settings_of_one_backbone_do_not_follow_a_client_with_another(tmp_path: Path) -> None:
     out = tmp_path / "run"
     fedspray.run(ragged_federation(), rounds=2, backbone="gat", heads=4, backbone_of={"client_02": "gcn"}, out=out)

@@ -84,8 +84,9 @@ def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any
     algorithm = replace(algorithms[k], local_epochs=1)
     batch = GraphBatch.from_clients([client], [k], dtype=dtype)
     worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
-    server = tree.cast(algorithms[0].init_server(roster.task, seed), dtype)
-    downlink = algorithms[0].broadcast(server, list(range(roster.num_clients)))
+    of_server, _ = settings.build()
+    server = tree.cast(of_server.init_server(roster.task, seed), dtype)
+    downlink = of_server.broadcast(server, list(range(roster.num_clients)))
     message = {name: value[k : k + 1] for name, value in downlink.items()}
     for round_index in (1, 2):  # the first one also warms up
         began = time.perf_counter()

@@ -23,6 +23,7 @@ from fedspray.data.federation import Federation
 from fedspray.data.statistics import node_homophily
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
+from fedspray.errors import InputError
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
@@ -70,6 +71,8 @@ class LocalEngine:
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids.
 
+        A client whose settings or data are refused stops the run, since it would fail in every round.
+
         Args:
             request: what is asked of everyone; only clients in ``train_ids`` train.
             downlink: [K, …].
@@ -84,6 +87,8 @@ class LocalEngine:
                 ids = worker.batch.client_ids
                 if not isinstance(outcome, Exception):
                     answers.append((ids, *outcome))
+                elif len(ids) == 1 and isinstance(outcome, InputError):
+                    raise InputError(f"client {self._federation.clients[ids[0]].name}: {outcome}")
                 elif len(ids) == 1:
                     failures[ids[0]] = f"{type(outcome).__name__}: {outcome}"
                 else:  # find out which of them it is; from now on they are trained one by one

@@ -119,7 +119,8 @@ class _Seed:
     ) -> None:
         self._roster, self._seed, self._open_host = roster, seed, open_host
         self._every, self._on_record, self._on_round = checkpoint_every, on_record, on_round
-        self._algorithms, self._rounds = settings.build_for(roster)
+        self._algorithm, self._rounds = settings.build()  # the server's, whatever backbones clients have
+        self._algorithms, _ = settings.build_for(roster)
         self._dtype = getattr(torch, settings.dtype)
         self._folder = None if folder is None else folder / f"seed-{seed}"
 
@@ -131,7 +132,7 @@ class _Seed:
             self._folder.mkdir(exist_ok=True)
         meta, tensors = self._read_checkpoint()
         host = self._open_host(self._seed, self._algorithms, None if meta is None else meta["blocks"])
-        progress = start(self._algorithms[0], self._roster.task, self._seed, self._dtype)
+        progress = start(self._algorithm, self._roster.task, self._seed, self._dtype)
         if meta is not None:
             server = tree.restore(progress.server, tree.part_of(tensors, "server"))
             progress = Progress(server, **meta["progress"])
@@ -155,7 +156,7 @@ class _Seed:
 
             try:
                 progress = run_rounds(
-                    self._algorithms[0],
+                    self._algorithm,
                     tap,
                     self._rounds,
                     self._seed,
