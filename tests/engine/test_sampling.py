@@ -89,6 +89,40 @@ def test_neighbours_are_neighbours_and_a_client_alone_draws_the_same() -> None:
     assert [start + i for i in own] == [i for i in found if start <= i < batch.rows.ptr[2]]
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", algorithms.names())
+def test_a_client_is_updated_the_same_whoever_shares_its_block(name: str, sparse: bool) -> None:
+    """They have 4, 6 and 2 training nodes: the second is sampled, the others are trained on all they have."""
+    federation = ragged_federation(sparse=sparse)
+    batch, algorithm = stack(federation), make(name, sample_nodes=4, fanout=1)
+    assert batch.train_rows.sizes == (4, 6, 2)
+    message = algorithm.broadcast(tree.cast(algorithm.init_server(federation.task, 0), torch.float64), range(3))
+    state = algorithm.init_clients(federation.task, batch, 0)
+    trained, uplink = sampling.update_on_sample(algorithm, state, message, batch, 5)
+    for k, together in enumerate(tree.split(trained, batch)):
+        own = {key: value[k : k + 1] for key, value in message.items()}
+        alone = stack(federation, ids=[k])
+        begin = algorithm.init_clients(federation.task, alone, 0)
+        single, sent = sampling.update_on_sample(algorithm, begin, own, alone, 5)
+        expected, found = tree.flatten(single), tree.flatten(together)
+        assert all(torch.allclose(found[key], value, atol=1e-10) for key, value in expected.items())
+        assert all(torch.allclose(uplink[key][k], value[0], atol=1e-10) for key, value in sent.items())
+
+
+@pytest.mark.parametrize("weighting", ["train", "all"])
+def test_blends_and_weights_are_those_of_the_whole_client(weighting: str) -> None:
+    federation = ragged_federation()
+    batch = stack(federation)
+    exact, sampled = (make("fedspray-plus", weighting=weighting, sample_nodes=limit, fanout=1) for limit in (0, 2))
+    message = exact.broadcast(tree.cast(exact.init_server(federation.task, 0), torch.float64), range(3))
+    state = exact.init_clients(federation.task, batch, 0)
+    _, expected = exact.client_update(state, message, batch, 5)
+    _, found = sampling.update_on_sample(sampled, state, message, batch, 5)
+    assert expected["blend_counts"].any()
+    for key in ("num_train", "blend_counts"):
+        assert torch.equal(found[key], expected[key])
+
+
 def test_training_on_samples_learns() -> None:
     federation = build_federation("banks", clients=2, nodes=3_000)
     sampled = run(federation, algorithm="fedspray", rounds=15, sample_nodes=200).seeds[0].metrics

@@ -104,6 +104,18 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """
         return {}
 
+    def uplink_of_whole(self, uplink: Message, client: ClientT, message: Message, batch: GraphBatch) -> Message:
+        """The uplink of an update on a sample (`sample_nodes`), saying of the clients themselves what is true of all
+        their nodes.
+
+        Args:
+            uplink: what `client_update` returned for the sample.
+            client: the clients' states before it.
+            message: what the server sent.
+            batch: the whole clients.
+        """
+        return {**uplink, "num_train": batch.num_train} if "num_train" in uplink else uplink
+
     # ---- shared steps -------------------------------------------------------------------------------
 
     def fit(

@@ -217,12 +217,14 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         )
         uplink = prefixed("encoder", encoder)
         uplink |= self._describe_classes(proxies, message["class_proxies"], batch, seed)
-        uplink["num_train"] = (
-            batch.num_train if self.weighting == "train" else batch.rows.counts * batch.num_train.sign()
-        )
-        if self.blend == "auto":
-            uplink["blend_counts"] = self._score_blends(client, message, batch)
+        uplink = self.uplink_of_whole(uplink, client, message, batch)
         return ClientState(gnn, gnn_optimizer, encoder_optimizer, proxies, proxy_optimizer), uplink
+
+    def uplink_of_whole(self, uplink: Message, client: ClientState, message: Message, batch: GraphBatch) -> Message:
+        """With n_k and the scores of the blends, which look at all nodes of a client also if it trains on a sample."""
+        weights = batch.num_train if self.weighting == "train" else batch.rows.counts * batch.num_train.sign()
+        scores = {"blend_counts": self._score_blends(client, message, batch)} if self.blend == "auto" else {}
+        return {**uplink, "num_train": weights, **scores}
 
     def _train_gnn(
         self, client: ClientState, message: Message, proxies: Tensor, batch: GraphBatch, seed: int

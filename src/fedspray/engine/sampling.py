@@ -26,20 +26,17 @@ def update_on_sample(
 ) -> tuple[Any, Message]:
     """`client_update` on a sample of every client that has more than `sample_nodes` training nodes.
 
-    What belongs to training nodes that were not drawn stays as it was. The uplink's ``num_train`` is that of the
-    whole client, so that averages weigh clients as before.
+    A client with no more is trained on all its nodes. What belongs to training nodes that were not drawn stays as it
+    was. What the uplink says of a client itself is that of the whole client, so that averages weigh clients as before.
     """
     seeds = _draw_train(batch, algorithm.sample_nodes, seed)
     if len(seeds) == len(batch.train):
         return algorithm.client_update(state, message, batch, seed)
     drawn = batch.train[torch.from_numpy(seeds)].numpy()
-    nodes = _with_neighbours(batch, drawn, algorithm.backbone.layers, algorithm.fanout, seed)
-    part = batch.part(nodes, drawn)
+    part = batch.part(_sampled_nodes(algorithm, batch, drawn, seed), drawn)
     index = torch.from_numpy(seeds)
     trained, uplink = algorithm.client_update(tree.take_train(state, index), message, part, seed)
-    if "num_train" in uplink:
-        uplink = {**uplink, "num_train": batch.num_train}
-    return tree.put_train(state, trained, index), uplink
+    return tree.put_train(state, trained, index), algorithm.uplink_of_whole(uplink, state, message, batch)
 
 
 def _draw_train(batch: GraphBatch, limit: int, seed: int) -> NDArray[np.int64]:
@@ -52,6 +49,17 @@ def _draw_train(batch: GraphBatch, limit: int, seed: int) -> NDArray[np.int64]:
             positions = np.sort(generator(seed, "training sample", k).choice(positions, limit, replace=False))
         chosen.append(positions)
     return np.concatenate(chosen)
+
+
+def _sampled_nodes(
+    algorithm: Algorithm[Any, Any], batch: GraphBatch, drawn: NDArray[np.int64], seed: int
+) -> NDArray[np.int64]:
+    """All nodes of a small client; of a larger one its drawn training nodes and their drawn neighbours; ascending."""
+    large = (batch.num_train > algorithm.sample_nodes).numpy()
+    owners = batch.rows.client_of.numpy()
+    own = drawn[large[owners[drawn]]]
+    found = _with_neighbours(batch, own, algorithm.backbone.layers, algorithm.fanout, seed)
+    return np.union1d(np.flatnonzero(~large[owners]), found)
 
 
 def _with_neighbours(
