@@ -165,6 +165,22 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
         module.carry_out(ragged_federation(changed=1), settings, tmp_path / "run")
 
 
+def test_other_splits_are_refused_where_they_are_kept(tmp_path: Path) -> None:
+    fedspray.run(ragged_federation(seed=5), rounds=2, keep_split=True, out=tmp_path / "run")
+    settings, content = module.load_settings(tmp_path / "run")
+    with pytest.raises(InputError, match=r"run was begun on other splits: its own had fingerprint \w{12}…"):
+        module.carry_out(ragged_federation(seed=6), settings, tmp_path / "run")
+    module.carry_out(ragged_federation(seed=5), settings, tmp_path / "run")
+    store.write_json(tmp_path / "run" / "settings.json", {k: v for k, v in content.items() if k != "splits"})
+    module.carry_out(ragged_federation(seed=6), settings, tmp_path / "run")  # as begun before splits were noted
+
+
+def test_splits_that_the_seed_draws_are_not_compared(tmp_path: Path) -> None:
+    fedspray.run(ragged_federation(seed=5), rounds=2, out=tmp_path / "run")
+    settings, _ = module.load_settings(tmp_path / "run")
+    module.carry_out(ragged_federation(seed=6), settings, tmp_path / "run")
+
+
 def test_different_backbones_for_different_clients(tmp_path: Path) -> None:
     federation = ragged_federation()
     result = fedspray.run(federation, rounds=3, backbone_of={"client_02": "sage"}, out=tmp_path / "run")

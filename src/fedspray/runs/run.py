@@ -72,7 +72,8 @@ def begin(
     folder: Path, federation: Federation, settings: RunSettings, source: Json | None, *, threads: int = 1
 ) -> Path:
     """Creates the run folder, with all that is needed to start again to the same bits."""
-    begin_with(folder, federation.roster, settings, source, federation.fingerprint(), threads=threads)
+    splits = federation.split_fingerprint() if settings.keep_split else None
+    begin_with(folder, federation.roster, settings, source, federation.fingerprint(), splits=splits, threads=threads)
     store.write_json(folder / store.FEDERATION, statistics.describe(federation).to_json())
     return folder
 
@@ -84,9 +85,13 @@ def begin_with(
     source: Json | None,
     fingerprint: str | None,
     *,
+    splits: str | None = None,
     threads: int = 1,
 ) -> Path:
-    """The same for data that are elsewhere: ``fingerprint`` is None if nobody here can know it."""
+    """The same for data that are elsewhere: ``fingerprint`` is None if nobody here can know it.
+
+    ``splits`` is the fingerprint of the splits, where they are kept; None where the seeds draw them.
+    """
     settings.build_for(roster)  # refuse bad settings before anything is written
     store.new_folder(folder)
     content = {
@@ -94,6 +99,7 @@ def begin_with(
         "run": asdict(settings),
         "source": source,
         "fingerprint": fingerprint,
+        "splits": splits,
         "threads": threads,
         "versions": store.versions(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -120,9 +126,7 @@ def carry_out(
 ) -> RunResult:
     """Runs all seeds here, from their checkpoints where there are any, and writes the result."""
     if folder is not None and (folder / "settings.json").exists():
-        stored = store.read_json(folder / "settings.json")["fingerprint"]
-        if stored != federation.fingerprint():
-            raise InputError(f"{folder} was begun on other data: its graphs had fingerprint {str(stored)[:12]}…")
+        _check_same_data(folder, federation)
 
     def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
         own = federation if settings.keep_split else federation.with_split(seed)
@@ -131,6 +135,15 @@ def carry_out(
     return conduct(
         federation.roster, settings, folder, open_host, checkpoint_every=checkpoint_every, on_record=on_record
     )
+
+
+def _check_same_data(folder: Path, federation: Federation) -> None:
+    content = store.read_json(folder / "settings.json")
+    stored, splits = content["fingerprint"], content.get("splits")  # folders of older versions have no splits
+    if stored != federation.fingerprint():
+        raise InputError(f"{folder} was begun on other data: its graphs had fingerprint {str(stored)[:12]}…")
+    if splits is not None and splits != federation.split_fingerprint():
+        raise InputError(f"{folder} was begun on other splits: its own had fingerprint {splits[:12]}…")
 
 
 class _Here(LocalEngine):
