@@ -5,10 +5,13 @@ import os
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from toys import ragged_federation
 
+from fedspray.data.federation import Federation
+from fedspray.engine.local import LocalEngine
 from fedspray.federate import build_federation
 from fedspray.runs import plan
 from fedspray.runs.run import run
@@ -30,6 +33,27 @@ def test_bytes_are_those_of_the_run(algorithm: str) -> None:
     assert found.bytes_down_per_round == record["bytes_down"]
     assert found.bytes_total == 2 * 7 * (found.bytes_up_per_round + found.bytes_down_per_round)
     assert found.cpu_seconds == pytest.approx(2 * 7 * found.cpu_seconds_per_round)
+
+
+def test_settings_are_for_all_clients_and_not_for_those_tried() -> None:
+    federation = build_federation("banks", clients=3, nodes=3_000)  # the first trial is on one of them
+    other = RunSettings(values={"rounds": 2, "min_clients": 2}, backbone_of={"bank_00": "mlp", "bank_01": "mlp"})
+    assert plan.make_plan(federation, other).num_clients == 3
+
+
+def test_splits_are_kept_if_the_run_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def remember(sample: Federation, *given: Any, **named: Any) -> LocalEngine:
+        tried.append(sample.split_fingerprint())
+        return LocalEngine(sample, *given, **named)
+
+    monkeypatch.setattr(plan, "LocalEngine", remember)
+    federation = ragged_federation(seed=5)
+    for keep in (True, False):
+        plan.make_plan(federation, RunSettings(values={"rounds": 1}, keep_split=keep))
+    kept, drawn = federation.split_fingerprint(), federation.with_split(0).split_fingerprint()
+    assert tried == [kept, kept, drawn, drawn]
 
 
 def test_a_large_client_is_thinned_to_the_same_density() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
 from fedspray.engine.local import LocalEngine, single_blocks
@@ -68,17 +70,20 @@ class Plan:
 
 def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1) -> Plan:
     """Tries the run on a sample of ``federation`` and scales what it took."""
-    federation = federation.with_split(settings.seeds[0])
-    _try(_sample(federation, WARM_UP_NODES), settings, threads)  # what a process sets up once is not to be scaled
+    if not settings.keep_split:
+        federation = federation.with_split(settings.seeds[0])
+    server, rounds = settings.build()
+    algorithms = dict(zip(federation.roster.clients, settings.build_for(federation.roster)[0], strict=True))
+    # What a process sets up once is not to be scaled.
+    _try(_sample(federation, WARM_UP_NODES), settings, algorithms, threads)
     sample = _sample(federation, SAMPLE_NODES)
     release_memory()
     held = resident_memory()
     with peak_memory() as peak:
-        engine, records = _try(sample, settings, threads)
+        engine, records = _try(sample, settings, algorithms, threads)
         highest = peak()
-    algorithms, rounds = settings.build_for(federation.roster)
     weights = sum(value.numel() for value in engine.tensors(TRIAL_ROUNDS).values()) // sample.num_clients
-    width = algorithms[0].backbone.hidden
+    width = server.backbone.hidden
     sizes = [_size(client, width, weights) for client in federation.clients]
     scale = sum(sizes) / sum(_size(client, width, weights) for client in sample.clients)
     clients = federation.num_clients / sample.num_clients
@@ -102,19 +107,22 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
     )
 
 
-def _try(sample: Federation, settings: RunSettings, threads: int) -> tuple[LocalEngine, list[Json]]:
-    """A few rounds; returns their records too."""
-    algorithms, rounds = settings.build_for(sample.roster)
+def _try(
+    sample: Federation, settings: RunSettings, algorithms: Mapping[str, Algorithm[Any, Any]], threads: int
+) -> tuple[LocalEngine, list[Json]]:
+    """A few rounds, with each client's algorithm by its name; returns their records too."""
+    server, rounds = settings.build()
+    own = [algorithms[client.name] for client in sample.clients]
     dtype = getattr(torch, settings.dtype)
     blocks = single_blocks(sample) if rounds.participation < 1 else None
-    engine = LocalEngine(sample, algorithms, 0, blocks=blocks, dtype=dtype, threads=threads)
+    engine = LocalEngine(sample, own, 0, blocks=blocks, dtype=dtype, threads=threads)
     records: list[Json] = []
     run_rounds(
-        algorithms[0],
+        server,
         engine,
         replace(rounds, rounds=TRIAL_ROUNDS, min_clients=1),
         0,
-        start(algorithms[0], sample.task, 0, dtype),
+        start(server, sample.task, 0, dtype),
         on_record=records.append,
         on_round=lambda _: None,
     )
