@@ -257,6 +257,7 @@ def test_the_published_preset(name: str) -> None:
     [
         ("gcfl", "threshold", "paper"),
         ("gcfl", "cut", "minimum"),
+        *(("gcfl", name, -1) for name in ("max_ratio", "eps1", "eps2", "warmup", "pause", "min_members")),
         ("gcfl-plus", "cut", "relu"),
         ("gcfl-plus", "sequence", "loss"),
         ("gcfl-plus", "sequence_length", 0),

@@ -141,6 +141,16 @@ class FedSpray(Algorithm[ServerState, ClientState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("distill_weight", "encoder_distill_weight", "encoder_weight_decay", "proxy_noise"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
+        for name in ("encoder_lr", "proxy_lr"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be above 0")
+        if self.proxy_dim < 1:
+            raise InputError(f"proxy_dim is {self.proxy_dim}, but must be at least 1")
+        if not 0 <= self.confidence <= 1:
+            raise InputError(f"confidence is {self.confidence}, but must be between 0 and 1")
         if self.combine == "concat" and self.projector_start == "fusion":
             raise InputError("projector_start is 'fusion', but with combine=concat the two heads differ in size")
         if self.blend != "auto" and (isinstance(self.blend, str) or not 0 <= self.blend <= 1):

@@ -27,6 +27,7 @@ from fedspray.algorithms._cuts import cosines, linkage_cut, minimum_cut, similar
 from fedspray.algorithms._personal import grow
 from fedspray.backbones.base import setting
 from fedspray.data.federation import Task
+from fedspray.errors import InputError
 from fedspray.nn import ops
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
@@ -110,6 +111,12 @@ class GCFL(ReceivingClients[ServerState]):
         "minimum cut of relu(cos), minimum cut of cos+1, or complete linkage of cos (complete)",
         choices=("relu", "cos+1", "complete"),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_ratio", "eps1", "eps2", "warmup", "pause", "min_members"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """One cluster, with the draw that FedAvg and Local start from."""
