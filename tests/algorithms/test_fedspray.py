@@ -204,6 +204,13 @@ def test_blend_mixes_the_two_heads() -> None:
     assert torch.allclose(probabilities[:, 0], torch.full((5,), expected, dtype=double))
 
 
+@pytest.mark.parametrize("preset", ["paper", "released"])
+@pytest.mark.parametrize("backbone", backbones.names())
+def test_presets_train_every_backbone_at_the_published_step_size(preset: str, backbone: str) -> None:
+    """SGC's own default is larger."""
+    assert build("fedspray", backbone, preset=preset).backbone.lr == 0.003
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -90,6 +90,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
             "confidence": 0.0,
             "node_proxy_start": "class",
             "init": "glorot",
+            "lr": 0.003,
             "rounds": 300,
         },
         "released": {
@@ -100,6 +101,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
             "encoder_init": "uniform-out",
             "gnn_start": "own",
             "init": "uniform01",
+            "lr": 0.003,
             "rounds": 500,
         },
     }
