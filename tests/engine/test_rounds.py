@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.algorithms.fedavg import FedAvg
 from fedspray.data.batch import GraphBatch
 from fedspray.engine.local import LocalEngine, single_blocks
-from fedspray.engine.rounds import Progress, RoundSettings, choose_clients, run_rounds, start
+from fedspray.engine.rounds import Answers, Progress, RoundSettings, choose_clients, run_rounds, start
+from fedspray.engine.worker import Request
 from fedspray.errors import InputError, RunStopped
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
@@ -228,6 +230,43 @@ def test_bad_round_settings_are_refused(values: dict[str, Any], sentence: str) -
     with pytest.raises(InputError) as caught:
         RoundSettings(**values)
     assert str(caught.value).startswith(sentence)
+
+
+class Scripted(LocalEngine):
+    """An engine whose clients report these sums of validation losses, by round; None: a client does not answer."""
+
+    losses: list[tuple[float | None, ...]]
+
+    def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
+        answers = super().exchange(request, downlink, train_ids)
+        if not request.evaluate or request.round_index == 1:
+            return answers
+        said = self.losses[request.round_index - 2]
+        here = [k for k, loss in enumerate(said) if loss is not None]
+        counts = {name: value[here] for name, value in answers.counts.items()}
+        counts["evaluation.loss"][:, 1] = torch.tensor([said[k] for k in here], dtype=torch.float64)
+        return replace(answers, counts=counts, evaluated=tuple(here))
+
+
+@pytest.mark.parametrize(
+    ("losses", "reported", "best"),
+    [
+        # away in rounds 2 and 4, client 1 counts with 40 and with 30: pooled are 45, 45, 34 and 35 ninths
+        ([(3, 40, 2), (3, None, 2), (2, 30, 2), (3, None, 2)], [5, 1, 34 / 9, 1], 3),
+        # and here 45, 43 and 44 ninths: what the others win while it is away counts
+        ([(3, 40, 2), (2, None, 1), (2, 40, 2)], [5, 3 / 5, 44 / 9], 2),
+        # nobody knows what round 1 was to client 1
+        ([(3, None, 2), (3, 40, 2), (3, 41, 2)], [1, 5, 46 / 9], 2),
+        ([(3, 40, 2), (3, 39, 2), (3, 41, 2)], [5, 44 / 9, 46 / 9], 2),
+    ],
+)
+def test_rounds_are_compared_on_the_same_clients(losses: Any, reported: list[float], best: int) -> None:
+    """The clients have 3, 4 and 2 validation nodes."""
+    engine = Scripted(ragged_federation(sparse=True), [fedavg()] * 3, 0, dtype=torch.float64)
+    engine.losses = losses
+    progress, records, _ = go(fedavg(), RoundSettings(rounds=len(losses)), engine=engine)
+    assert [record["val"]["loss"] for record in records] == pytest.approx(reported)  # of those who answered
+    assert progress.best_round == best
 
 
 def test_one_client_alone_fedavg_is_local() -> None:

@@ -130,6 +130,25 @@ def test_resuming_gives_the_same_bits(
     assert [json.loads(line)["round"] for line in records] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_checkpoint_without_validation_counts_is_resumed(tmp_path: Path) -> None:
+    """As earlier versions wrote it."""
+    federation = ragged_federation()
+    straight = fedspray.run(federation, rounds=5, out=tmp_path / "straight").summary()
+    settings, _ = module.load_settings(tmp_path / "straight")
+    folder = module.begin(tmp_path / "broken", federation, settings, None)
+
+    def stop(_seed: int, record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        module.carry_out(federation, settings, folder, on_record=stop)
+    tensors, meta = store.read_tensors(folder / "seed-0" / store.CHECKPOINT)
+    assert set(meta["progress"].pop("validation")) == {"0", "1", "2"}
+    store.write_tensors(folder / "seed-0" / store.CHECKPOINT, tensors, meta)
+    assert stable(module.carry_out(federation, settings, folder).summary()) == stable(straight)
+
+
 def test_an_interrupt_saves_the_last_whole_round(tmp_path: Path) -> None:
     federation = ragged_federation()
     straight = fedspray.run(federation, rounds=5, out=tmp_path / "straight").summary()

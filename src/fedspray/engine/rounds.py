@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from fedspray.algorithms.base import Algorithm
@@ -19,7 +20,7 @@ from fedspray.data.federation import Task
 from fedspray.engine.worker import Request
 from fedspray.errors import InputError, RunStopped
 from fedspray.evaluation import selection
-from fedspray.evaluation.metrics import Counts, Json, detail_summary
+from fedspray.evaluation.metrics import Counts, Json, PartCounts, detail_summary
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -78,6 +79,8 @@ class Progress:
     """The last round that was trained."""
     best_round: int | None = None
     best_score: float | None = None
+    validation: Json = field(default_factory=dict)
+    """By client: the validation counts that it sent last. It counts with these in rounds that it misses."""
     pending: Json = field(default_factory=dict)
     """The record of `round_index`, still without its evaluation."""
     detail: Json = field(default_factory=dict)
@@ -181,10 +184,31 @@ def _evaluated(
         },
     }
     on_record(record)
-    score = selection.score(settings.selection, record["val"])
-    if progress.best_score is not None and (score is None or score <= progress.best_score):
-        return progress
-    return replace(progress, best_round=progress.round_index, best_score=score)
+    return _compared(progress, answers.evaluated, parts["val"], settings.selection)
+
+
+def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts, rule: str) -> Progress:
+    """Compares the last round with the best so far, on the same clients.
+
+    A client that is away counts as it did when it was last heard of, which is the model that it has. When one is heard
+    of for the first time, the round is the best so far: earlier scores are without it, and it has no model of them.
+
+    Args:
+        progress: where the run stands.
+        client_ids: who evaluated the round.
+        counts: their validation counts.
+        rule: how rounds are scored.
+    """
+    rows = zip(client_ids, counts.rows(), strict=True)
+    now = {str(k): row for k, row in rows if np.any(row["confusion"])}  # without validation nodes nobody counts
+    known = {**progress.validation, **now}
+    pooled = counts if known.keys() == now.keys() else PartCounts.of_rows(list(known.values()))
+    score = selection.score(rule, pooled.summary())
+    joined = bool(progress.validation) and known.keys() != progress.validation.keys()
+    worse = progress.best_score is not None and (score is None or score <= progress.best_score)
+    if worse and not joined:
+        return replace(progress, validation=known)
+    return replace(progress, validation=known, best_round=progress.round_index, best_score=score)
 
 
 def _final(answers: Answers, progress: Progress) -> Json:

@@ -88,6 +88,16 @@ class PartCounts:
             )
         return rows
 
+    def rows(self) -> list[Json]:
+        """Each client's counts, to be kept."""
+        columns = (self.confusion.tolist(), self.loss.tolist(), self.majority.tolist())
+        return [{"confusion": c, "loss": s, "majority": m} for c, s, m in zip(*columns, strict=True)]
+
+    @classmethod
+    def of_rows(cls, rows: list[Json]) -> PartCounts:
+        """The counts of several clients, from what `rows` gave."""
+        return cls(*(np.array([row[name] for row in rows]) for name in ("confusion", "loss", "majority")))
+
     def _minority_rows(self) -> NDArray[np.bool_]:
         """[K, C]: the classes that are minority classes at each client."""
         classes = np.arange(self.confusion.shape[1])

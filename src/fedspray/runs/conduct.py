@@ -312,9 +312,8 @@ class _Saver:
             **tree.prefixed("engine", self._host.tensors(progress.round_index)),
             **tree.prefixed("proxies", self._tap.tensors()),
         }
-        known = {
-            name: getattr(progress, name) for name in ("round_index", "best_round", "best_score", "pending", "detail")
-        }
+        names = ("round_index", "best_round", "best_score", "validation", "pending", "detail")
+        known = {name: getattr(progress, name) for name in names}
         store.write_tensors(self._folder / store.CHECKPOINT, tensors, {"progress": known, "blocks": self._host.blocks})
         self._last = time.perf_counter()
         self._cost = max(0.05, self._last - began)
