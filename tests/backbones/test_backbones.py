@@ -187,6 +187,36 @@ def test_a_module_of_ones_own_is_a_backbone(tmp_path: Path, monkeypatch: pytest.
     assert torch.allclose(mine, ours, rtol=0, atol=1e-10)
 
 
+def test_the_dropout_of_ones_own_module_is_drawn_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_dropout.py").write_text(
+        "from torch import nn\n"
+        "class Dropping(nn.Module):\n"
+        "    def __init__(self, fan_in, hidden, fan_out):\n"
+        "        super().__init__()\n"
+        "        self.layers = nn.Sequential(nn.Linear(fan_in, hidden), nn.Dropout(0.5), nn.Linear(hidden, fan_out))\n"
+        "    def forward(self, x, edge_index):\n"
+        "        return self.layers(x)\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    federation = ragged_federation()
+    own, batch = backbones.make("my_dropout:Dropping", hidden=8), stack(federation)
+    params = own.init_params(TASK, batch, seed=0)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = own.train_outputs(params, batch, 5, 0)[1]
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert torch.equal(own.train_outputs(params, batch, 5, 0)[1], first)
+    for seed, epoch in ((6, 0), (5, 1)):
+        assert not torch.equal(own.train_outputs(params, batch, seed, epoch)[1], first)
+    weights = {name: value[1:2] for name, value in params.items()}
+    alone = own.train_outputs(weights, stack(federation, [1]), 5, 0)[1]
+    assert torch.allclose(alone, first[batch.rows.ptr[1] : batch.rows.ptr[2]], rtol=0, atol=1e-10)
+    expected = [layer.T for layer in (params["layers.0.weight"][0], params["layers.2.weight"][0])]
+    hidden = batch.rows.features @ expected[0] + params["layers.0.bias"][0]  # type: ignore[operator]
+    assert torch.allclose(own.logits(params, batch), hidden @ expected[1] + params["layers.2.bias"][0])  # none here
+
+
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [

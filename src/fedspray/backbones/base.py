@@ -17,7 +17,7 @@ from fedspray.errors import InputError
 from fedspray.nn import init
 from fedspray.nn.memory import remember
 from fedspray.nn.tree import Params, expand
-from fedspray.seeds import torch_generator
+from fedspray.seeds import stream_key, torch_generator
 
 
 def setting(default: Any, description: str, *, choices: Sequence[str] | None = None) -> Any:
@@ -160,6 +160,10 @@ class Dropout:
         ]
         keep = torch.cat(masks) >= self._rate
         return hidden * keep / (1 - self._rate)
+
+    def module_seed(self, client_id: int) -> int:
+        """For what a user's module draws itself in this step."""
+        return stream_key(self._seed, "module", client_id, self._epoch) % 2**63
 
 
 def _no_dropout(hidden: Tensor) -> Tensor:

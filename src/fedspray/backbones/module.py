@@ -7,14 +7,17 @@ client after another on dense features: right for any module, fast for none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
 
 from fedspray import plugins
-from fedspray.backbones.base import Backbone, Drop, setting
+from fedspray.backbones.base import Backbone, Drop, Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
@@ -33,12 +36,13 @@ class ModuleBackbone(Backbone):
 
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
         """Those of the module's own parameters."""
-        return {name: tuple(p.shape) for name, p in self._build(task).named_parameters()}
+        with _global_stream():
+            return {name: tuple(p.shape) for name, p in self._build(task).named_parameters()}
 
     def draw(self, task: Task, generator: torch.Generator) -> Params:
         """The module's own initial weights; torch's global stream is used under a seed and put back."""
         seed = int(torch.randint(2**62, (), generator=generator))
-        with torch.random.fork_rng(devices=[]):
+        with _global_stream():
             torch.manual_seed(seed)
             module = self._build(task)
         if list(module.buffers()):
@@ -50,17 +54,20 @@ class ModuleBackbone(Backbone):
         return None
 
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Logits [N, C], one client after another."""
-        module = self._build(Task(batch.num_features, batch.num_classes))
-        module.train(torch.is_grad_enabled())
+        """Logits [N, C], one client after another; in a training step torch's global stream is under a seed."""
         features = _dense_features(batch)
         source, target = batch.edge_index
         results = []
-        for k, (start, stop) in enumerate(pairwise(batch.rows.ptr)):
-            inside = (source >= start) & (source < stop)
-            edge_index = torch.stack([source[inside], target[inside]]) - start
-            weights = {name: value[k] for name, value in params.items()}
-            results.append(torch.func.functional_call(module, weights, (features[start:stop], edge_index)))
+        with _global_stream():
+            module = self._build(Task(batch.num_features, batch.num_classes))
+            module.train(isinstance(drop, Dropout))
+            for k, (start, stop) in enumerate(pairwise(batch.rows.ptr)):
+                inside = (source >= start) & (source < stop)
+                edge_index = torch.stack([source[inside], target[inside]]) - start
+                weights = {name: value[k] for name, value in params.items()}
+                if isinstance(drop, Dropout):
+                    torch.manual_seed(drop.module_seed(batch.client_ids[k]))
+                results.append(torch.func.functional_call(module, weights, (features[start:stop], edge_index)))
         logits: Tensor = torch.cat(results)
         if logits.shape != (batch.num_nodes, batch.num_classes):
             raise InputError(
@@ -80,6 +87,16 @@ class ModuleBackbone(Backbone):
             raise InputError(
                 f"backbone {self.target!r} cannot be built as Class(in, hidden, out) by position ({error})"
             ) from None
+
+
+@contextmanager
+def _global_stream() -> Iterator[None]:
+    """Torch's global stream for one thread alone, since all share it; afterwards it is as before."""
+    with _LOCK, torch.random.fork_rng(devices=[]):
+        yield
+
+
+_LOCK = Lock()
 
 
 def _dense_features(batch: GraphBatch) -> Tensor:
