@@ -207,6 +207,14 @@ def test_pyg_round_trip(given_arrays: dict[str, Any]) -> None:
     assert back.cleaning == Cleaning()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr"])
+def test_sparse_pyg_features_stay_sparse(layout: str) -> None:
+    data = Graph.from_arrays(FEATURES, PATH, [0, 1, 0]).to_pyg()
+    data.x = getattr(data.x, layout)()
+    assert Graph.from_pyg(data).equals(Graph.from_arrays(sp.csr_array(FEATURES), PATH, [0, 1, 0]))
+
+
 def test_a_pyg_copy_does_not_share_memory() -> None:
     graph = Graph.from_arrays(FEATURES, PATH, [0, 1, 0])
     data = graph.to_pyg()

@@ -1,6 +1,6 @@
 """`Graph`: one owner's data, validated once, at the edge.
 
-A graph is frozen and canonical: features are float32 (dense, or CSR where that is smaller), every
+A graph is frozen and canonical: features are float32 (dense, or CSR if they were given sparse), every
 undirected edge is stored once as (u < v) in sorted order, labels are 0 … C-1 or `UNLABELLED`.
 """
 
@@ -201,12 +201,12 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Data, *, num_classes: int | None = None) -> Graph:
-        """From a PyTorch Geometric ``Data`` with ``x``, ``edge_index`` and, optionally, ``y``."""
+        """From a PyTorch Geometric ``Data`` with ``x`` (dense, or sparse), ``edge_index`` and, optionally, ``y``."""
         if data.x is None or data.edge_index is None:
             raise InputError("the PyG Data has no x or no edge_index, but both are needed")
         labels = None if data.y is None else data.y.reshape(-1).numpy()
-        features = data.x.to_dense() if data.x.layout is not _strided() else data.x
-        return cls.from_arrays(features.numpy(), data.edge_index.numpy(), labels, num_classes=num_classes)
+        features = data.x.numpy() if data.x.layout is _strided() else _sparse_matrix(data.x)
+        return cls.from_arrays(features, data.edge_index.numpy(), labels, num_classes=num_classes)
 
     def to_pyg(self) -> Data:
         """As a PyTorch Geometric ``Data``: dense ``x``, both directions in ``edge_index``."""
@@ -324,6 +324,12 @@ def _strided() -> Any:
     import torch
 
     return torch.strided
+
+
+def _sparse_matrix(tensor: Any) -> sp.coo_array:
+    """A sparse torch tensor for SciPy."""
+    entries = tensor.to_sparse_coo().coalesce()
+    return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(entries.shape))
 
 
 def _as_features(features: Any) -> NDArray[np.float32] | sp.csr_array:
