@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,12 @@ def test_every_argument_is_taken_by_somebody(command: Callable[..., Any]) -> Non
 
 def test_flags_of_an_experiment_are_keys_of_its_file() -> None:
     assert set(options._EXPERIMENT) <= {field.name for field in fields(Experiment)}
+
+
+def test_every_key_of_an_experiments_file_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith("All keys: "))
+    assert set(re.findall(r"`(\w+)`", line.split(". ")[0])) == {field.name for field in fields(Experiment)}
 
 
 def test_what_was_not_given_is_left_out() -> None:

@@ -7,8 +7,9 @@ global model as received, and z_p that of the model with which the client ended 
     client:  L_k + μ · mean ℓ_con
 
 Travels down and up: as for FedAvg. The last local model stays at the client. A representation is what enters
-the output layer; SGC has no hidden layer, so there it is the logits. In a client's first round z_p = z_g, and
-the term has no gradient. μ = 0 is FedAvg, bit for bit. docs/algorithms/moon.md lists the deviations.
+the output layer; SGC has no hidden layer, so there it is the logits. Before a client has trained, z_p is that of the
+initial model: in the run's first round z_p = z_g, and the term has no gradient. μ = 0 is FedAvg, bit for bit.
+docs/algorithms/moon.md lists the deviations.
 """
 
 from __future__ import annotations
