@@ -319,14 +319,18 @@ class FedLit(Algorithm[ServerState, ClientState]):
             counts.append(count)
         return torch.cat(types), torch.stack(new), torch.stack(counts)
 
+    def assign_types(self, projected: Tensor, centres: Tensor, batch: GraphBatch) -> Tensor:
+        """Types [E] of all edges, by centres that stay as they are."""
+        own = zip(edges.client_edges(batch), centres, strict=True)
+        return torch.cat([edges.assign(edges.edge_vectors(projected, e, self.edge_repr), c) for e, c in own])
+
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The averaged network, over types found with the averaged centres."""
         received, network = message or client.kept, self.network(batch)
         params = part_of(received, "gnn")
         projected = network.project(params, batch)
-        own = zip(edges.client_edges(batch), received["centres"], strict=True)
-        types = [edges.assign(edges.edge_vectors(projected, e, self.edge_repr), centre) for e, centre in own]
-        channels = split_edges(batch, torch.cat(types), self.link_types, self_loops=self.self_loops)
+        types = self.assign_types(projected, received["centres"], batch)
+        channels = split_edges(batch, types, self.link_types, self_loops=self.self_loops)
         return network.logits(params, projected, channels, batch, lambda hidden: hidden)
 
 
