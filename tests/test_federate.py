@@ -14,6 +14,7 @@ from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError, MissingDataError
 from fedspray.federate import build_federation
+from fedspray.runs.experiment import Experiment
 
 
 def averages(federation: Federation) -> tuple[int, int, int]:
@@ -135,6 +136,21 @@ def test_graph_hash_is_of_the_content(graph_file: Path, tmp_path: Path) -> None:
         for name in ("mine", "copy", "other")
     ]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_node_lists_may_lie_in_the_data_folder(
+    graph_file: Path, lists: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("FEDSPRAY_DATA", str(lists.parent))
+    federation = build_federation(str(graph_file), partition_dir=Path(lists.name))
+    assert federation.fingerprint() == build_federation(str(graph_file), partition_dir=lists).fingerprint()
+    source = Experiment(dataset=str(graph_file), partition_dir=lists.name).source()
+    assert source["partition_dir"] == str(lists)  # so that a run can be resumed from anywhere
+    (tmp_path / "elsewhere" / lists.name).mkdir()  # what is here comes first
+    with pytest.raises(InputError, match=r"lists holds no \.txt file"):
+        build_federation(str(graph_file), partition_dir=Path(lists.name))
 
 
 def test_partition_dir_implies_files(graph_file: Path, lists: Path) -> None:

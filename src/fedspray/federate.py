@@ -38,7 +38,8 @@ def build_federation(
         dataset: a name from `datasets.names`, the path of a graph in npz format, or the folder of a
             saved federation.
         partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``.
-        partition_dir: for the partitioner `files`, which it implies: the folder of node lists.
+        partition_dir: for the partitioner `files`, which it implies: the folder of node lists, here or in
+            ``FEDSPRAY_DATA``.
         clients: K; by default what the data set's card says.
         nodes: for `banks`: nodes of all clients together.
         seed: draws every client's 40/30/30 split; 0 by default, a saved federation keeps its own.
@@ -102,7 +103,8 @@ def _make_partitioner(name: str, given: dict[str, Any], default_clients: int | N
             raise InputError(
                 "the partitioner 'files' needs partition_dir, a folder with one file of node ids per client"
             )
-        return Files(partition_dir=Path(given["partition_dir"]))
+        folder = datasets.DataFolders.from_environment().located(Path(given["partition_dir"]))
+        return Files(partition_dir=folder)
     _refuse(given, ("partition_dir",), f"the partitioner {name!r} reads no files, only 'files' does")
     num_clients = given["clients"] if given["clients"] is not None else default_clients
     if num_clients is None:

@@ -64,6 +64,11 @@ class DataFolders:
             for folder in root.iterdir()
         )
 
+    def located(self, path: Path) -> Path:
+        """A relative path that is not here but in the data folder, as it is there; any other as it is."""
+        inside = path if self.data is None else self.data / path
+        return inside if not path.exists() and inside.exists() else path
+
     def by_hand(self, name: str) -> Path:
         """The raw folder where a user should put files."""
         return self.candidates(name)[0]

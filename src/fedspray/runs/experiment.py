@@ -92,7 +92,8 @@ class Experiment:
         if self.dataset not in datasets.names() and Path(self.dataset).exists():
             values["dataset"] = str(Path(self.dataset).absolute())
         if self.partition_dir is not None:
-            values["partition_dir"] = str(Path(self.partition_dir).absolute())
+            found = datasets.DataFolders.from_environment().located(Path(self.partition_dir))
+            values["partition_dir"] = str(found.absolute())
         return values
 
     def run_settings(self) -> RunSettings:
