@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from fedspray.algorithms.base import Algorithm
@@ -184,10 +183,10 @@ def _evaluated(
         },
     }
     on_record(record)
-    return _compared(progress, answers.evaluated, parts["val"], settings.selection)
+    return _compared(progress, answers.evaluated, parts["val"], record["val"], settings.selection)
 
 
-def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts, rule: str) -> Progress:
+def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts, summary: Json, rule: str) -> Progress:
     """Compares the last round with the best so far, on the same clients.
 
     A client that is away counts as it did when it was last heard of, which is the model that it has. When one is heard
@@ -197,13 +196,15 @@ def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts,
         progress: where the run stands.
         client_ids: who evaluated the round.
         counts: their validation counts.
+        summary: what the record says of these.
         rule: how rounds are scored.
     """
-    rows = zip(client_ids, counts.rows(), strict=True)
-    now = {str(k): row for k, row in rows if np.any(row["confusion"])}  # without validation nodes nobody counts
+    rows = zip(client_ids, counts.rows(), counts.confusion.sum(axis=(1, 2)), strict=True)
+    now = {str(k): row for k, row, num_nodes in rows if num_nodes}
     known = {**progress.validation, **now}
-    pooled = counts if known.keys() == now.keys() else PartCounts.of_rows(list(known.values()))
-    score = selection.score(rule, pooled.summary())
+    if known.keys() != now.keys():
+        summary = PartCounts.of_rows(list(known.values())).summary()
+    score = selection.score(rule, summary)
     joined = bool(progress.validation) and known.keys() != progress.validation.keys()
     worse = progress.best_score is not None and (score is None or score <= progress.best_score)
     if worse and not joined:

@@ -169,7 +169,8 @@ def earlier_figures(folder: Path, part: str) -> dict[tuple[str, ...], str]:
 
 def lost_figures(folder: Path, result: PartResult) -> list[tuple[str, ...]]:
     """Which of them this result lacks."""
-    return [name for name in earlier_figures(folder, result.name) if name not in _names(result.lines)]
+    now = _figures(published_csv(result.lines).splitlines())
+    return [name for name in earlier_figures(folder, result.name) if name not in now]
 
 
 def _figures(text: Iterable[str]) -> dict[tuple[str, ...], str]:
@@ -180,10 +181,6 @@ def _figures(text: Iterable[str]) -> dict[tuple[str, ...], str]:
         if row.get("ours"):
             found[tuple(row[name] for name in named)] = row.get("status", "")
     return found
-
-
-def _names(lines: Sequence[Line]) -> set[tuple[str, ...]]:
-    return set(_figures(published_csv(lines).splitlines()))
 
 
 def shown(value: float | None, std: float | None, digits: int) -> str:

@@ -30,8 +30,7 @@ def with_flags(values: Mapping[str, Any], lists: Mapping[str, Any], flags: Mappi
     found, compare = dict(values), values.get("compare", {})
     if isinstance(compare, Mapping):
         chosen = {key: _entries(compare.get(key), named, key) for key, named in lists.items()}
-        found["compare"] = {**_restricted(values, compare, chosen), **chosen}
-        found["compare"] = _with_data(found["compare"], flags)
+        found["compare"] = _with_data({**_restricted(values, compare, chosen), **chosen}, flags)
         for entry in chosen.get("datasets", []):
             if isinstance(entry, str) and "partition_dir" not in flags and entry not in compare.get("datasets", []):
                 check_node_lists(values, entry, where)
