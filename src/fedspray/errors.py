@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterable
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    EOFError,
+    RuntimeError,  # a zip file that says it is encrypted, or of a version to come
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+)
+"""What NumPy, pandas and the standard library raise when a data file is damaged or holds something else."""
 
 
 class InputError(ValueError):

@@ -77,6 +77,7 @@ def build_federation(
         "num_clients": len(parts),
         "partition_seed": partition_seed,
         "graph_sha256": _content_hash(graph),
+        **({"tidied": graph.tidied()} if dataset not in cards and graph.tidied() else {}),
     }
     name = dataset if dataset in cards else Path(dataset).stem
     return Federation.from_graph(graph, parts, name=name, seed=seed or 0, settings=settings)

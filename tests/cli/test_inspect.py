@@ -45,6 +45,17 @@ def test_json_alone_goes_to_standard_output(saved: Path, capsys: pytest.CaptureF
     assert blank["majority_class"] is None
 
 
+def test_what_was_tidied_in_ones_own_graph_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(
+        tmp_path / "mine.npz", x=np.eye(4), edge_index=np.array([[0, 0, 1, 2, 3], [0, 1, 2, 3, 2]]), y=[0, 1, 0, 1]
+    )
+    assert run_command(["inspect", "--dataset", str(tmp_path / "mine.npz"), "--clients", "2", "--json"]) == 0
+    captured = capsys.readouterr()
+    sentence = "1 edge from a node to itself left out, 2 edges given one way only taken both ways"
+    assert captured.err.strip() == f"mine.npz: {sentence}"
+    assert json.loads(captured.out)["settings"]["tidied"] == sentence
+
+
 def test_the_table_shows_every_client(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["inspect", "--dataset", str(saved)]) == 0
     captured = capsys.readouterr()

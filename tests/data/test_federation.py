@@ -211,6 +211,13 @@ def test_wrong_splits_are_refused_with_a_sentence(train: list[int], val: list[in
         Client("a", graph, Split(*masks), np.arange(3))
 
 
+def test_masks_of_numbers_are_refused() -> None:
+    """They would be taken for node ids."""
+    masks = [np.array(mask) for mask in ([1, 0, 0], [0, 1, 0], [0, 0, 1])]
+    with pytest.raises(InputError, match="client a has masks of type int64, but they must be boolean"):
+        Client("a", path_graph(3), Split(*masks), np.arange(3))
+
+
 def test_a_split_of_the_wrong_length_is_refused() -> None:
     masks = [np.zeros(4, dtype=np.bool_)] * 3
     with pytest.raises(InputError, match="the split of client a is not for 3 nodes"):

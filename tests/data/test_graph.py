@@ -49,6 +49,29 @@ def test_edges_become_undirected_and_what_was_tidied_is_counted() -> None:
     assert graph.both_directions().tolist() == [[0, 1, 1, 2], [1, 2, 0, 1]]
 
 
+@pytest.mark.parametrize(
+    ("edges", "sentence"),
+    [
+        ([[0, 1], [1, 2]], ""),
+        ([[0, 1, 1, 2], [1, 0, 2, 1]], ""),
+        (
+            [[0, 0, 1, 2, 2], [1, 1, 0, 1, 2]],
+            "1 edge from a node to itself left out, 1 edge given again merged, "
+            "1 edge given one way only taken both ways",
+        ),
+        ([[0, 1, 1], [1, 0, 2]], "1 edge given one way only taken both ways"),
+    ],
+    ids=["once", "twice", "untidy", "directed"],
+)
+def test_what_was_tidied_is_said_in_words(edges: list[list[int]], sentence: str) -> None:
+    assert Graph.from_arrays(FEATURES, edges).tidied() == sentence
+
+
+def test_classes_that_are_named_or_counted_may_be_empty() -> None:
+    assert Graph.from_arrays(FEATURES, PATH, [1, 2, 3]).num_classes == 4
+    assert Graph.from_arrays(FEATURES, PATH, [0, 4711, 0], num_classes=5000).num_classes == 5000
+
+
 @settings(deadline=None)
 @given(arrays())
 def test_every_edge_is_there_once(given_arrays: dict[str, Any]) -> None:
@@ -134,7 +157,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "label too small": ({"labels": [0, -2, 1]}, "node 1 has label -2, but labels are 0 to 1"),
     "fractional label": ({"labels": [0, 0.5, 1]}, "labels contain 0.5, but must be whole numbers"),
-    "NaN label": ({"labels": [0, np.nan, 1]}, "labels contain nan, but must be whole numbers"),
+    "NaN label": ({"labels": [0, np.nan, 1]}, "labels contain nan, but must be whole numbers, -1 for unlabelled"),
     "text labels": ({"labels": ["a", "b", "c"]}, "labels are of type <U1, but must be whole numbers"),
     "too few labels": ({"labels": [0, 1]}, "there are 2 labels for 3 nodes"),
     "label matrix": ({"labels": [[0], [1], [0]]}, "labels have shape [3, 1], but must be [N]"),
@@ -148,6 +171,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "class names": (
         {"labels": [0, 1, 0], "num_classes": 2, "class_names": ["a"]},
         "there are 1 class names, but there must be 2",
+    ),
+    "equal class names": (
+        {"labels": [0, 1, 0], "class_names": ["a", "a"]},
+        "two classes are called 'a', but class names must differ",
+    ),
+    "codes for labels": (
+        {"labels": [1001, 4711, 1001]},
+        "labels go up to 4711, but have 2 different values: number the classes 0 to 1, or say how many there are",
     ),
     "feature names": ({"feature_names": ["a"]}, "there are 1 feature names, but there must be 2"),
 }
@@ -224,6 +255,28 @@ def test_a_pyg_copy_does_not_share_memory() -> None:
     assert np.array_equal(graph.dense_features(), FEATURES)
 
 
+@pytest.mark.parametrize("as_given", [np.array, sp.csr_array], ids=["dense", "sparse"])
+def test_a_graph_does_not_share_memory_with_what_it_was_made_of(as_given: Any) -> None:
+    features, edges, labels = as_given(FEATURES), np.array(PATH), np.array([0, 1, 0])
+    graph = Graph.from_arrays(features, edges, labels)
+    features *= 2
+    edges[:] = 0
+    labels[:] = 1
+    assert graph.equals(Graph.from_arrays(as_given(FEATURES), PATH, [0, 1, 0]))
+
+
+def test_pyg_features_of_any_number_type_are_copied() -> None:
+    import torch
+
+    data = Graph.from_arrays(FEATURES, PATH, [0, 1, 0]).to_pyg()
+    for tensor in (data.x.bfloat16(), data.x.double(), data.x.clone().requires_grad_()):
+        data.x = tensor
+        graph = Graph.from_pyg(data)
+        with torch.no_grad():
+            data.x += 1
+        assert np.array_equal(graph.dense_features(), FEATURES)
+
+
 def test_pyg_data_without_edges_is_refused() -> None:
     from torch_geometric.data import Data
 
@@ -266,6 +319,7 @@ def _networkx(**nodes: Any) -> nx.Graph:
         (_networkx(), "the graph has no nodes"),
         (_networkx(a=[1], b=None), "node 'b' has no attribute 'x', but every node needs its features"),
         (_networkx(a=[1], b=[1, 2]), "feature vectors have different lengths [1, 2], but all must be equal"),
+        (_networkx(a=np.zeros((2, 2)), b=np.zeros((2, 3))), "feature vectors have different lengths [4, 6]"),
         (_networkx(a="word"), "features are not a matrix of numbers"),
     ],
 )
@@ -312,6 +366,21 @@ def test_files_that_are_no_npz_are_refused(tmp_path: Path, content: bytes) -> No
     (tmp_path / "bad.npz").write_bytes(content)
     with pytest.raises(InputError, match="is not an npz file"):
         Graph.from_npz(tmp_path / "bad.npz")
+
+
+def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+    """Every byte of a small file is changed in turn: the graph is refused by name, or is still a graph."""
+    file = tmp_path / "mine.npz"
+    np.savez_compressed(file, edge_index=np.array(PATH), x=FEATURES, y=np.array([0, 1, 0]))
+    whole, refused = file.read_bytes(), 0
+    for place in range(0, len(whole), 3):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            Graph.from_npz(file)
+        except InputError as error:
+            refused += 1
+            assert str(file) in str(error)  # noqa: PT017 - what is not refused is no failure
+    assert refused > len(whole) / 6
 
 
 def test_missing_npz() -> None:

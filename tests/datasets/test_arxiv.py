@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,11 @@ def test_small_files(tmp_path: Path) -> None:
     assert graph.labels.tolist() == [4, 0, 1]
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda _: b"text", lambda whole: whole[:12] + b"\xff" * 4 + whole[16:]])
+def test_unreadable_files(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     write(tmp_path / "raw")
-    (tmp_path / "raw" / "edge.csv.gz").write_bytes(b"text")
+    file = tmp_path / "raw" / "edge.csv.gz"
+    file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(InputError, match="does not hold readable ogbn-arxiv files"):
         read_arxiv(tmp_path / "raw")
 

@@ -55,6 +55,14 @@ def test_unreadable_file(tmp_path: Path, content: bytes | None) -> None:
         read_coauthor(file)
 
 
+def test_half_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "bad.npz"
+    write_npz(file)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(InputError, match=r"bad\.npz is not a readable Coauthor file"):
+        read_coauthor(file)
+
+
 def test_small_file_is_not_physics(tmp_path: Path) -> None:
     raw = tmp_path / "Physics" / "raw"
     raw.mkdir(parents=True)

@@ -42,6 +42,14 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_flickr(tmp_path / "raw")
 
 
+def test_half_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "raw")
+    file = tmp_path / "raw" / "adj_full.npz"
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(InputError, match="does not hold readable Flickr files"):
+        read_flickr(tmp_path / "raw")
+
+
 def test_whole_files_come_before_graph_only(tmp_path: Path) -> None:
     write(tmp_path / "Flickr" / "raw")
     (tmp_path / "Flickr_graph_only").mkdir()

@@ -12,6 +12,7 @@ from fedspray.errors import InputError
 from fedspray.runs.settings import RunSettings
 
 TASK = Task(5, 2, ("good", "bad"))
+NAMED = Task(5, 2, ("good", "bad"), tuple("abcde"))
 
 
 def agree(sites: tuple[str, ...] = ("north", "south"), **settings: Any) -> Agreement:
@@ -28,6 +29,14 @@ def test_what_is_written_is_read_and_has_the_same_fingerprint(tmp_path: Path) ->
     assert read.check_version() is read
 
 
+def test_names_of_features_are_agreed_on(tmp_path: Path) -> None:
+    made = Agreement.between("fraud", ("north", "south"), NAMED, RunSettings())
+    made.save(tmp_path)
+    assert Agreement.load(tmp_path).roster.task == NAMED
+    assert Agreement.load(tmp_path).fingerprint() == made.fingerprint()
+    assert "feature_names" not in agree().to_json()  # agreements without them keep their fingerprint
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -36,6 +45,7 @@ def test_what_is_written_is_read_and_has_the_same_fingerprint(tmp_path: Path) ->
         agree(sites=("south", "north")),
         agree(seeds=(1,)),
         Agreement.between("fraud", ("north", "south"), Task(6, 2, None), RunSettings()),
+        Agreement.between("fraud", ("north", "south"), NAMED, RunSettings()),
     ],
 )
 def test_every_change_changes_the_fingerprint(other: Agreement) -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare")
 
 from toys import ragged_federation
 
-from fedspray.data.federation import Federation
+from fedspray.data.federation import Federation, Task
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.certificates import make_request
 from fedspray.deploy.check import check_site
@@ -209,9 +209,26 @@ def test_runs_have_names(made: tuple[Path, Federation]) -> None:
         begin_run(project, "../first")
 
 
-@pytest.mark.parametrize(("text", "classes"), [("3", None), ("a,b, c", ("a", "b", "c"))])
-def test_schema(text: str, classes: tuple[str, ...] | None) -> None:
-    task = schema(7, text)
-    assert (task.num_features, task.num_classes, task.class_names) == (7, 3, classes)
-    with pytest.raises(InputError, match="at least two names"):
-        schema(7, "a,")
+@pytest.mark.parametrize(("text", "names"), [("3", None), ("a,b, c", ("a", "b", "c")), ("FILE", ("a", "b", "c"))])
+def test_schema(tmp_path: Path, text: str, names: tuple[str, ...] | None) -> None:
+    (tmp_path / "names.txt").write_text("a\nb\nc\n")
+    given = str(tmp_path / "names.txt") if text == "FILE" else text
+    assert schema("7", given) == Task(7, 3, names, None)
+    assert schema(given, "2") == Task(3, 2, None, names)
+
+
+@pytest.mark.parametrize(
+    ("features", "classes", "sentence"),
+    [
+        ("7", "a,", "--classes is 'a,', but must be a number, at least two names"),
+        ("7", "1", "--classes is 1, but must be at least 2"),
+        ("0", "2", "--features is 0, but must be at least 1"),
+        ("-3", "2", "--features is '-3', but must be a number"),
+        ("nowhere.txt", "2", "--features is 'nowhere.txt', but must be a number"),
+        ("a,b,a", "2", "--features names 'a' twice"),
+    ],
+)
+def test_bad_schemas_are_refused(features: str, classes: str, sentence: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        schema(features, classes)
+    assert sentence in str(refusal.value)

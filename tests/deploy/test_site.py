@@ -11,10 +11,10 @@ import pytest
 from sites import Sites
 from toys import ragged_federation
 
-from fedspray.data.federation import Client
+from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
 from fedspray.deploy.agreement import Agreement, Refused
-from fedspray.deploy.site import Site, SiteRun
+from fedspray.deploy.site import SchemaError, Site, SiteRun, check_schema
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.worker import Request
 from fedspray.runs import store
@@ -83,6 +83,23 @@ def test_the_same_data_from_another_file_are_taken(tmp_path: Path) -> None:
     Graph.from_npz(data / "graph.npz").to_npz(tmp_path / "moved.npz")
     replace(Site.open(kit), data=tmp_path / "moved.npz").save()
     assert play(agreement, kit, 2).trained
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ({"feature_names": tuple("abdce")}, "feature 2 of the data is 'd', but 'c' is agreed"),
+        ({"class_names": ("x", "z", "y")}, "class 1 of the data is 'z', but 'y' is agreed"),
+    ],
+)
+def test_data_that_name_features_or_classes_otherwise_are_refused(names: dict[str, Any], sentence: str) -> None:
+    graph = ragged_federation().clients[0].graph
+    task = Task(graph.num_features, graph.num_classes, ("x", "y", "z"), tuple("abcde"))
+    assert check_schema(replace(graph, feature_names=tuple("abcde"), class_names=("x", "y", "z")), task)
+    assert check_schema(graph, task)
+    with pytest.raises(SchemaError) as refusal:
+        check_schema(replace(graph, **names), task)
+    assert str(refusal.value) == sentence
 
 
 def test_memories_of_before_data_were_hashed_are_taken(tmp_path: Path) -> None:

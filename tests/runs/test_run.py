@@ -68,18 +68,22 @@ def test_a_saved_model_predicts_as_it_was_evaluated(tmp_path: Path) -> None:
         assert model.digest() == result.models[client.name].digest()
 
 
-def test_a_model_refuses_features_in_another_order(tmp_path: Path) -> None:
+def test_a_model_refuses_features_and_classes_in_another_order(tmp_path: Path) -> None:
     graphs = {
-        client.name: replace(client.graph, feature_names=tuple("abcde")) for client in ragged_federation().clients
+        client.name: replace(client.graph, feature_names=tuple("abcde"), class_names=("x", "y", "z"))
+        for client in ragged_federation().clients
     }
     model = fedspray.run(Federation.from_graphs(graphs), rounds=1, hidden=8, algorithm="local").models["client_00"]
     model.save(tmp_path / "model.safetensors")
     for known in (model, PersonalModel.load(tmp_path / "model.safetensors")):
         known.predict(graphs["client_00"])
-        known.predict(replace(graphs["client_00"], feature_names=None))
+        known.predict(replace(graphs["client_00"], feature_names=None, class_names=None))
         with pytest.raises(InputError) as refusal:
             known.predict(replace(graphs["client_00"], feature_names=tuple("abdce")))
         assert str(refusal.value) == "feature 2 of the graph is 'd', but this model was trained on 'c' there"
+        with pytest.raises(InputError) as refusal:
+            known.predict(replace(graphs["client_00"], class_names=("x", "z", "y")))
+        assert str(refusal.value) == "class 1 of the graph is 'z', but this model was trained on 'y' there"
 
 
 def test_a_model_file_without_names_of_features_is_read(tmp_path: Path) -> None:

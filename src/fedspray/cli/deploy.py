@@ -90,6 +90,7 @@ def local(
     run_settings.build()  # refuse bad settings before any data is touched
     with output.busy(f"preparing {experiment.dataset} …"):
         federation = open_source(experiment.source())
+    options.note_tidied(output, federation)
     from fedspray.deploy.local import RUN, LocalFederation
 
     here = LocalFederation(out, federation, run_settings, grace=grace, threads=threads)
@@ -114,9 +115,17 @@ def init(
         str | None, typer.Option("--host", help="The server's name, as sites reach it.", metavar="HOST")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="The server's port.", metavar="PORT", min=1, max=65535)] = 8002,
-    features: Annotated[int | None, typer.Option("--features", help="Features per node.", metavar="F", min=1)] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            "--features", help="Number of features, their names (a,b,c), or a file of names.", metavar="F|NAMES|FILE"
+        ),
+    ] = None,
     classes: Annotated[
-        str | None, typer.Option("--classes", help="Number of classes, or their names: a,b,c.", metavar="C|NAMES")
+        str | None,
+        typer.Option(
+            "--classes", help="Number of classes, their names (a,b,c), or a file of names.", metavar="C|NAMES|FILE"
+        ),
     ] = None,
     name: Annotated[
         str | None,
@@ -157,7 +166,7 @@ def init(
     organisations = {site.partition("=")[0]: site.partition("=")[2] or site.partition("=")[0] for site in given}
     address = Address(host or _ask("the server's host name", "--host"), port)
     task = schema(
-        features or int(_ask("features per node", "--features")),
+        features or _ask("number of features, or their names separated by commas", "--features"),
         classes or _ask("number of classes, or their names separated by commas", "--classes"),
     )
     experiment = _experiment(locals())

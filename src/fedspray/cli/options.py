@@ -234,7 +234,7 @@ def open_federation(
     from fedspray.federate import build_federation
 
     with output.busy(f"preparing {dataset} …"):
-        return build_federation(
+        federation = build_federation(
             dataset,
             partitioner=partitioner,
             partition_dir=partition_dir,
@@ -244,3 +244,12 @@ def open_federation(
             partition_seed=partition_seed,
             alpha=alpha,
         )
+    note_tidied(output, federation)
+    return federation
+
+
+def note_tidied(output: Output, federation: Federation) -> None:
+    """Says what was done to the edges of a user's own graph, if anything was."""
+    tidied = federation.settings.get("tidied")
+    if tidied:
+        output.note(f"{federation.settings['dataset']}: {tidied}")

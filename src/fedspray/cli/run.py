@@ -108,6 +108,7 @@ def _begin(
     settings.build()  # refuse bad settings before any data is touched
     with output.busy(f"preparing {experiment.dataset} …"):
         federation = open_source(experiment.source())
+    options.note_tidied(output, federation)
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{experiment.algorithm}-{experiment.backbone}-{moment}".replace(":", ".")
     folder = begin(out or Path("runs") / name, federation, settings, experiment.source(), threads=threads)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray.data.graph import Graph, as_integers
+from fedspray.data.graph import Graph, as_integers, differing_place, repeated
 from fedspray.errors import InputError, MissingDataError
 from fedspray.seeds import generator
 
@@ -45,6 +45,19 @@ class Task:
     num_classes: int
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
+
+    def difference(self, graph: Graph) -> tuple[str, str, str] | None:
+        """The first class or feature that a graph names otherwise: which one, the graph's name for it, the task's.
+
+        None if there is none. What one of them does not name is not compared.
+        """
+        for what in ("class", "feature"):
+            given, known = (getattr(side, f"{what}_names") for side in (graph, self))
+            place = None if given is None or known is None else differing_place(given, known)
+            if place is not None:
+                theirs, ours = (repr(names[place]) if place < len(names) else "missing" for names in (given, known))
+                return f"{what} {place}", theirs, ours
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +88,9 @@ class Client:
                 "and start with a letter or digit"
             )
         masks = (self.split.train, self.split.val, self.split.test)
+        other = next((mask.dtype for mask in masks if mask.dtype != np.bool_), None)
+        if other is not None:
+            raise InputError(f"the split of client {self.name} has masks of type {other}, but they must be boolean")
         if any(mask.shape != (self.graph.num_nodes,) for mask in masks):
             raise InputError(f"the split of client {self.name} is not for {self.graph.num_nodes} nodes")
         if (np.sum(masks, axis=0) > 1).any():
@@ -153,8 +169,7 @@ class Federation:
     def __post_init__(self) -> None:
         if not self.clients:
             raise InputError("the federation has no clients, but at least one is needed")
-        names = [client.name for client in self.clients]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        twice = repeated(client.name for client in self.clients)
         if twice is not None:
             raise InputError(f"two clients are called {twice!r}, but names must differ")
         for what in ("num_features", "num_classes"):
@@ -236,7 +251,7 @@ class Federation:
         return cls(name, tuple(clients), {**(settings or {}), "split_seed": seed})
 
     def fingerprint(self) -> str:
-        """sha256 of the clients' names and graphs (not of their splits): the same data, the same digest."""
+        """sha256 of the clients' names and graphs (not of their splits): the same arrays, the same digest."""
         return _digest(part for client in self.clients for part in _graph_bytes(client))
 
     def split_fingerprint(self) -> str:
@@ -325,8 +340,8 @@ def _check_names_agree(what: str, clients: Sequence[Client]) -> None:
     named = [(name, names) for name, names in named if names is not None]
     for name, names in named[1:]:
         first, expected = named[0]
-        if names != expected:
-            place = next(i for i, (a, b) in enumerate(zip(expected, names, strict=True)) if a != b)
+        place = differing_place(expected, names)
+        if place is not None:
             raise InputError(
                 f"{what} {place} of client {first} is {expected[place]!r}, but that of client {name} is "
                 f"{names[place]!r}: all must name the same ones in the same order"

@@ -7,18 +7,19 @@ undirected edge is stored once as (u < v) in sorted order, labels are 0 … C-1 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile, is_zipfile
+from zipfile import is_zipfile
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import UNREADABLE, InputError, MissingDataError
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 UNLABELLED = -1
 """The label of a node whose class is not known."""
+
+MAX_EMPTY = 100
+"""Classes without a node that a graph may have if nobody said how many classes there are."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Graph:
         """Builds a graph from plain arrays and tidies its edges.
 
         Args:
-            features: [N, F], dense or any SciPy sparse matrix; must be finite.
+            features: [N, F], dense or any SciPy sparse matrix; must be finite. Copied, as are edges and labels.
             edges: [2, E] node indices in either or both directions; self-loops are dropped,
                 duplicates merged, and both are counted in `cleaning`.
             labels: [N] class of each node, `UNLABELLED` (-1) where it is not known.
@@ -103,11 +107,12 @@ class Graph:
         matrix = _as_features(features)
         num_nodes = matrix.shape[0]
         label_array = (
-            np.full(num_nodes, UNLABELLED, dtype=np.int64) if labels is None else as_integers("labels", labels)
+            np.full(num_nodes, UNLABELLED, dtype=np.int64)
+            if labels is None
+            else as_integers("labels", labels, f"whole numbers, {UNLABELLED} for unlabelled")
         )
         if num_classes is None:
-            largest = int(label_array.max(initial=-1)) + 1
-            num_classes = len(class_names) if class_names is not None else largest
+            num_classes = len(class_names) if class_names is not None else _count_classes(label_array)
         edge_array, cleaning = _canonical_edges(edges, num_nodes)
         return cls(
             features=matrix,
@@ -165,6 +170,17 @@ class Graph:
         """[2, 2E]: every edge in both directions, as message passing wants it."""
         return np.concatenate([self.edges, self.edges[::-1]], axis=1)
 
+    def tidied(self) -> str:
+        """What was done to the edges when they were read, in words; empty if nothing was."""
+        one_way = self.cleaning.one_way
+        directed = 0 < one_way < self.num_edges  # an undirected graph lists all edges once, or all twice
+        done = (
+            (self.cleaning.self_loops, "from a node to itself left out"),
+            (self.cleaning.duplicates, "given again merged"),
+            (one_way if directed else 0, "given one way only taken both ways"),
+        )
+        return ", ".join(f"{count:,} {'edge' if count == 1 else 'edges'} {what}" for count, what in done if count)
+
     def subgraph(self, nodes: NDArray[np.int64]) -> Graph:
         """The graph induced by ``nodes``, in the order given."""
         position = np.full(self.num_nodes, -1, dtype=np.int64)
@@ -201,12 +217,16 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Data, *, num_classes: int | None = None) -> Graph:
-        """From a PyTorch Geometric ``Data`` with ``x`` (dense, or sparse), ``edge_index`` and, optionally, ``y``."""
+        """From a PyTorch Geometric ``Data`` with ``x`` (dense, or sparse), ``edge_index`` and, optionally, ``y``.
+
+        Nothing else is taken: masks, since clients draw their own splits, and weights and attributes of edges.
+        """
         if data.x is None or data.edge_index is None:
             raise InputError("the PyG Data has no x or no edge_index, but both are needed")
-        labels = None if data.y is None else data.y.reshape(-1).numpy()
-        features = data.x.numpy() if data.x.layout is _strided() else _sparse_matrix(data.x)
-        return cls.from_arrays(features, data.edge_index.numpy(), labels, num_classes=num_classes)
+        labels = None if data.y is None else data.y.detach().cpu().reshape(-1).numpy()
+        x = data.x.detach().cpu().float()
+        features = x.numpy() if x.layout is _strided() else _sparse_matrix(x)
+        return cls.from_arrays(features, data.edge_index.cpu().numpy(), labels, num_classes=num_classes)
 
     def to_pyg(self) -> Data:
         """As a PyTorch Geometric ``Data``: dense ``x``, both directions in ``edge_index``."""
@@ -238,14 +258,14 @@ class Graph:
             raise InputError(f"node {missing!r} has no attribute {features!r}, but every node needs its features")
         if not nodes:
             raise InputError("the graph has no nodes, but at least one is needed")
-        rows = [np.atleast_1d(graph.nodes[node][features]) for node in nodes]
+        rows = [np.ravel(graph.nodes[node][features]) for node in nodes]
         widths = {len(row) for row in rows}
         if len(widths) > 1:
             raise InputError(f"feature vectors have different lengths {sorted(widths)}, but all must be equal")
         pairs = [(position[u], position[v]) for u, v in graph.edges()]
         known = [graph.nodes[node].get(label) for node in nodes]
         return cls.from_arrays(
-            np.stack(rows).reshape(len(nodes), -1),
+            np.stack(rows),
             np.array(pairs, dtype=np.int64).reshape(-1, 2).T,
             [UNLABELLED if value is None else value for value in known],
             num_classes=num_classes,
@@ -274,9 +294,9 @@ class Graph:
         if not is_zipfile(file):
             raise InputError(f"{file} is not an npz file, but a graph in npz format is needed")
         try:
-            with np.load(file, allow_pickle=False) as archive:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
+        except UNREADABLE as error:
             raise InputError(f"{file} is not a readable npz file of plain arrays ({error})") from None
         try:
             return cls._from_npz_arrays(arrays)
@@ -335,20 +355,18 @@ def _sparse_matrix(tensor: Any) -> sp.coo_array:
 def _as_features(features: Any) -> NDArray[np.float32] | sp.csr_array:
     try:
         if sp.issparse(features):
-            matrix = sp.csr_array(features, dtype=np.float32)
+            matrix = sp.csr_array(features, dtype=np.float32, copy=True)
             matrix.check_format(full_check=True)
-            if not matrix.has_canonical_format:
-                matrix = matrix.copy()  # what was given stays as it is
-                matrix.sum_duplicates()
+            matrix.sum_duplicates()
             return matrix
         with np.errstate(over="ignore"):  # too large for float32 is inf, and refused as such
-            return np.ascontiguousarray(features, dtype=np.float32)
+            return np.array(features, dtype=np.float32, order="C")
     except (TypeError, ValueError) as error:
         raise InputError(f"features are not a matrix of numbers ({error})") from None
 
 
-def as_integers(what: str, values: ArrayLike) -> NDArray[np.int64]:
-    """``values`` as int64; refuses anything that is not a whole number. ``what`` is for the message."""
+def as_integers(what: str, values: ArrayLike, allowed: str = "whole numbers") -> NDArray[np.int64]:
+    """``values`` as int64, copied; refuses all but whole numbers. ``what`` and ``allowed`` are for the message."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -356,13 +374,25 @@ def as_integers(what: str, values: ArrayLike) -> NDArray[np.int64]:
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{what} are of type {array.dtype}, but must be whole numbers")
+        raise InputError(f"{what} are of type {array.dtype}, but must be {allowed}")
     with np.errstate(invalid="ignore"):  # NaN and inf are caught by the comparison
         whole = array.astype(np.int64)
     wrong = np.flatnonzero(np.asarray(whole != array).ravel())
     if len(wrong):
-        raise InputError(f"{what} contain {array.ravel()[wrong[0]]}, but must be whole numbers")
+        raise InputError(f"{what} contain {array.ravel()[wrong[0]]}, but must be {allowed}")
     return whole
+
+
+def _count_classes(labels: NDArray[np.int64]) -> int:
+    """C, from the labels alone; codes that are no numbers of classes are refused: everything is sized by C."""
+    largest = int(labels.max(initial=UNLABELLED))
+    found = len(_distinct(labels[labels >= 0]))
+    if largest + 1 - found > MAX_EMPTY:
+        raise InputError(
+            f"labels go up to {largest}, but have {found} different values: number the classes 0 to {found - 1}, "
+            "or say how many there are (num_classes)"
+        )
+    return largest + 1
 
 
 def _canonical_edges(edges: ArrayLike, num_nodes: int) -> tuple[NDArray[np.int64], Cleaning]:
@@ -427,9 +457,23 @@ def _check_labels(labels: NDArray[np.int64], num_nodes: int, num_classes: int) -
 def _check_names(what: str, names: tuple[str, ...] | None, expected: int) -> None:
     if names is not None and len(names) != expected:
         raise InputError(f"there are {len(names)} {what} names, but there must be {expected}")
-    if what == "node" and names is not None and len(set(names)) < len(names):
-        twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise InputError(f"two nodes are called {twice!r}, but node names must differ")
+    twice = None if what == "feature" or names is None else repeated(names)
+    if twice is not None:
+        raise InputError(f"two {_MANY[what]} are called {twice!r}, but {what} names must differ")
+
+
+_MANY = {"node": "nodes", "class": "classes"}
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that is there more than once, if any."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def differing_place(first: Sequence[str], second: Sequence[str]) -> int | None:
+    """Where two lists of names differ for the first time; None if they do not."""
+    pairs = enumerate(zip_longest(first, second))
+    return next((place for place, (a, b) in pairs if a != b), None)
 
 
 def _same_matrix(a: Any, b: Any) -> bool:

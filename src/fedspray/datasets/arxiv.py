@@ -12,7 +12,7 @@ import numpy as np
 from fedspray.data.graph import Graph
 from fedspray.datasets._files import DataFolders, from_zip, provide
 from fedspray.datasets.base import DatasetCard
-from fedspray.errors import InputError
+from fedspray.errors import UNREADABLE, InputError
 
 OFFICIAL = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
 FILES = ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz")
@@ -27,7 +27,7 @@ def read_arxiv(folder: Path) -> Graph:
             pd.read_csv(folder / file, header=None, dtype=kind).to_numpy()
             for file, kind in zip(FILES, (np.int64, np.float32, np.int64), strict=True)
         )
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{folder} does not hold readable ogbn-arxiv files ({error})") from None
     return Graph.from_arrays(features, edges.T, labels.ravel())
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedspray.data.graph import Graph
 from fedspray.datasets._files import DataFolders, from_urls, provide
 from fedspray.datasets.base import DatasetCard
-from fedspray.errors import InputError
+from fedspray.errors import UNREADABLE, InputError
 
 OFFICIAL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 
@@ -23,10 +23,10 @@ OFFICIAL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 def read_coauthor(file: Path) -> Graph:
     """Reads the CSR arrays ``attr_*`` (features) and ``adj_*`` (edges) and the ``labels`` of one npz."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             features, adjacency = (_csr(archive, prefix) for prefix in ("attr", "adj"))
             labels: NDArray[np.int64] = archive["labels"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{file} is not a readable Coauthor file ({error})") from None
     features.sum_duplicates()
     features.data = np.where(features.data > 0, np.float32(1), features.data)

@@ -11,7 +11,7 @@ import numpy as np
 from fedspray.data.graph import UNLABELLED, Graph
 from fedspray.datasets._files import DataFolders, from_urls, provide
 from fedspray.datasets.base import DatasetCard
-from fedspray.errors import InputError
+from fedspray.errors import UNREADABLE, InputError
 
 DRIVE = "https://drive.usercontent.google.com/download?confirm=t&id="
 DRIVE_IDS = {
@@ -28,13 +28,13 @@ GRAPH_ONLY = Path("Flickr_graph_only") / "flickr_graph_only.npz"
 def read_flickr(folder: Path) -> Graph:
     """Reads GraphSAINT's files; its train/validation/test roles are not used, every client draws its own."""
     try:
-        with np.load(folder / "adj_full.npz", allow_pickle=False) as archive:
+        with (folder / "adj_full.npz").open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             indices, indptr = archive["indices"], archive["indptr"]
         features = np.load(folder / "feats.npy", allow_pickle=False).astype(np.float32)
         classes = json.loads((folder / "class_map.json").read_text())
         labels = np.full(len(features), UNLABELLED, dtype=np.int64)
         labels[[int(node) for node in classes]] = list(classes.values())
-    except (OSError, ValueError, KeyError, EOFError, IndexError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{folder} does not hold readable Flickr files ({error})") from None
     edges = np.stack([np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices])
     return Graph.from_arrays(features, edges, labels)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspray.data.federation import Roster, Task
+from fedspray.data.graph import repeated
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
 from fedspray.runs.settings import RunSettings
@@ -48,7 +49,7 @@ class Agreement:
     @classmethod
     def between(cls, name: str, sites: Sequence[str], task: Task, settings: RunSettings) -> Agreement:
         """An agreement of organisations that hold data of their own."""
-        twice = next((site for site in sites if list(sites).count(site) > 1), None)
+        twice = repeated(sites)
         if twice is not None:
             raise InputError(f"two sites are called {twice!r}, but names must differ")
         return cls(Roster(check_name("federation", name), tuple(sites), task, {"dataset": "own"}), settings)
@@ -68,6 +69,7 @@ class Agreement:
             "num_features": task.num_features,
             "num_classes": task.num_classes,
             "class_names": None if task.class_names is None else list(task.class_names),
+            **({} if task.feature_names is None else {"feature_names": list(task.feature_names)}),
             "data": dict(roster.settings),
             "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
         }
@@ -78,8 +80,12 @@ class Agreement:
         if content.get("format") != FORMAT:
             raise InputError(f"{where} has format {content.get('format')!r}, but this version reads format {FORMAT}")
         try:
-            names = content["class_names"]
-            task = Task(content["num_features"], content["num_classes"], None if names is None else tuple(names))
+            names = (content["class_names"], content.get("feature_names"))
+            task = Task(
+                content["num_features"],
+                content["num_classes"],
+                *(None if known is None else tuple(known) for known in names),
+            )
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})
             made_with = str(content["fedspray"])

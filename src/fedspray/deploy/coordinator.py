@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspray.data.federation import Task
+from fedspray.data.graph import repeated
 from fedspray.deploy import processes
 from fedspray.deploy.agreement import Agreement, check_name
 from fedspray.deploy.board import read_exchanges, read_progress
@@ -22,14 +23,30 @@ from fedspray.runs import store
 from fedspray.runs.run import begin_with
 
 
-def schema(features: int, classes: str) -> Task:
-    """The task, from a number of classes or their names."""
-    if classes.isdigit():
-        return Task(features, int(classes), None)
-    names = tuple(part.strip() for part in classes.split(","))
+def schema(features: str, classes: str) -> Task:
+    """The task, from the numbers of features and classes or their names."""
+    num_features, feature_names = _count_or_names("--features", features, at_least=1)
+    num_classes, class_names = _count_or_names("--classes", classes, at_least=2)
+    return Task(num_features, num_classes, class_names, feature_names)
+
+
+def _count_or_names(flag: str, given: str, at_least: int) -> tuple[int, tuple[str, ...] | None]:
+    """``3``, ``a,b,c``, or a text file with a name on each line; None for names that are not given."""
+    if given.isdigit():
+        if int(given) < at_least:
+            raise InputError(f"{flag} is {given}, but must be at least {at_least}")
+        return int(given), None
+    file = Path(given)
+    listed = file.read_text().splitlines() if file.is_file() else given.split(",")
+    names = tuple(part.strip() for part in listed)
     if len(names) < 2 or not all(names):
-        raise InputError(f"--classes is {classes!r}, but must be a number or at least two names: a,b")
-    return Task(features, len(names), names)
+        raise InputError(
+            f"{flag} is {given!r}, but must be a number, at least two names (a,b), or a file with one on each line"
+        )
+    twice = repeated(names)
+    if twice is not None:
+        raise InputError(f"{flag} names {twice!r} twice, but names must differ")
+    return len(names), names
 
 
 def init_project(

@@ -101,8 +101,10 @@ def check_schema(graph: Graph, task: Task) -> Graph:
         raise SchemaError(f"the data have {graph.num_features} features per node, but {task.num_features} are agreed")
     if graph.num_classes > task.num_classes:
         raise SchemaError(f"the data have {graph.num_classes} classes, but {task.num_classes} are agreed")
-    if graph.class_names and task.class_names and graph.class_names != task.class_names:
-        raise SchemaError(f"the data's classes are {graph.class_names}, but {task.class_names} are agreed")
+    different = task.difference(graph)
+    if different is not None:
+        which, given, agreed = different
+        raise SchemaError(f"{which} of the data is {given}, but {agreed} is agreed")
     return graph.with_num_classes(task.num_classes)
 
 

@@ -41,12 +41,10 @@ class PersonalModel:
                 f"the graph has {graph.num_features} features per node, "
                 f"but this model was trained on {self.task.num_features}"
             )
-        named = zip(graph.feature_names or (), self.task.feature_names or (), strict=False)
-        for place, (given, known) in enumerate(named):
-            if given != known:
-                raise InputError(
-                    f"feature {place} of the graph is {given!r}, but this model was trained on {known!r} there"
-                )
+        different = self.task.difference(graph)
+        if different is not None:
+            which, given, known = different
+            raise InputError(f"{which} of the graph is {given}, but this model was trained on {known} there")
         dtype = _DTYPES[self.settings.dtype]
         batch = GraphBatch.from_graph(
             graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype
