@@ -19,12 +19,12 @@ COUNTS[0, 2, 5] = 1  # place 4: without neighbours
 COUNTS[1, 1, 0] = 1  # place 5
 
 
-def nodes(**tested: bool) -> NodeTable:
+def nodes(majority: int = 0, **tested: bool) -> NodeTable:
     """A table in which the nodes at these places were tested, and predicted rightly or not: ``n1=True``."""
     test, correct = np.zeros(6, dtype=np.bool_), np.zeros(6, dtype=np.bool_)
     for name, right in tested.items():
         test[int(name[1:])], correct[int(name[1:])] = True, right
-    return NodeTable(("a", "b"), COUNTS, np.array([0, 0]), test, correct)
+    return NodeTable(("a", "b"), COUNTS, np.array([majority, 0]), test, correct)
 
 
 def method(label: str, **seeds: NodeTable | None) -> Method:
@@ -93,6 +93,25 @@ def test_only_common_seeds_and_common_nodes_count() -> None:
     assert make_card(OWN, method("base", s1=nodes(n5=True)), 2, 3) is None
 
 
+def test_a_node_whose_group_changes_with_the_split_is_one_of_all_nodes() -> None:
+    own = method("own", s0=nodes(n0=True, n1=True), s1=nodes(majority=1, n0=True, n1=False))
+    card = make_card(own, None, 2, 3)
+    assert card is not None
+    assert card.cell("minority") == Cell(nodes=2, both=2, gained=0, lost=0, neither=0)  # 1, then 0
+    assert card.cell("majority") == Cell(nodes=2, both=1, gained=0, lost=0, neither=1)  # 0, then 1
+    assert card.cell(None) == Cell(nodes=2, both=3, gained=0, lost=0, neither=1)
+
+
+def test_minority_nodes_alone_have_their_sentence() -> None:
+    card = make_card(method("own", s0=nodes(n1=True, n3=True)), None, 2, 3)
+    assert card is not None
+    sentence = findings.headline([card], ["a", "b"])
+    assert sentence == "own is right about 100.0% of minority nodes (95% interval 34.2 to 100.0)."
+    card = make_card(method("own", s0=nodes(n0=True)), None, 2, 3)
+    assert card is not None
+    assert findings.headline([card], ["a", "b"]) == "own: there is no minority test node."
+
+
 def test_without_a_reference_the_card_holds_accuracies() -> None:
     card = make_card(OWN, None, 2, 3)
     assert card is not None
@@ -101,10 +120,11 @@ def test_without_a_reference_the_card_holds_accuracies() -> None:
 
 def large_card(label: str, client_counts: list[tuple[int, int, int, int]]) -> Card:
     """A card with one cell per client: both, gained, lost, neither; as many majority nodes, all right in both."""
-    counts = np.zeros((2, len(client_counts), 2, 6, 5), dtype=np.int64)
+    counts = np.zeros((3, len(client_counts), 2, 6, 5), dtype=np.int64)
     for k, row in enumerate(client_counts):
         counts[0, k, 1, 0] = (sum(row), *row)
         counts[1, k, 0, 4] = (100, 100, 0, 0, 0)
+    counts[2] = counts[0] + counts[1]
     return Card(label, "local", (0,), counts)
 
 

@@ -110,14 +110,16 @@ def test_the_page_stands_alone(run_folders: Folders, tmp_path: Path) -> None:
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     graph = ragged_federation().clients[1].graph
-    named = Graph.from_arrays(graph.features, graph.edges, graph.labels, num_classes=3)
-    names = ("</script><b>one", "two & <i>")
+    names = ("</script><b>one", "two & <b>one", '<b>one\' onload="x()"')
+    named = Graph.from_arrays(graph.features, graph.edges, graph.labels, class_names=names)
     federation = fedspray.Federation.from_graphs({"a": named, "b": named}, name=names[0])
     fedspray.run(federation, algorithm="local", rounds=2, out=tmp_path / "run")
     write_report([tmp_path / "run"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "<b>one" not in text
     assert data_of(text)["federation"]["name"] == names[0]
+    assert data_of(text)["classes"] == list(names)
+    assert '<th scope="col">two &amp; &lt;b&gt;one</th>' in text
 
 
 def test_old_run_folders_still_have_a_report(run_folders: Folders, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from toys import ragged_federation
 import fedspray
 from fedspray.errors import InputError
 from fedspray.report.contents import make_cards, page_data
-from fedspray.report.html import commands_of
+from fedspray.report.html import commands_of, headline_rows
 from fedspray.report.methods import comparisons_of, read_comparison
+from fedspray.runs import store
 from fedspray.studies.backends import Workers
 from fedspray.studies.comparison import Entry
 from fedspray.studies.grid import Grid
@@ -77,10 +78,57 @@ def test_backbones_meet_their_own_reference(first: str, tmp_path: Path) -> None:
     assert [None if m is None else m.label for m in found] == [None, None, *labels[:2]]
 
 
+def test_a_backbone_without_a_reference_is_compared_with_none(tmp_path: Path) -> None:
+    folders = []
+    for algorithm, backbone in (("local", "gcn"), ("fedavg", "gcn"), ("fedavg", "mlp")):
+        folders.append(tmp_path / f"{algorithm}-{backbone}")
+        fedspray.run(ragged_federation(), algorithm=algorithm, backbone=backbone, rounds=2, out=folders[-1])
+    comparison = read_comparison(folders)
+    local, _, alone = comparison.methods
+    assert [comparison.reference_of(method) for method in comparison.methods] == [None, local, None]
+    assert [comparison.is_reference(method) for method in comparison.methods] == [True, False, False]
+    cards = make_cards(comparison)
+    assert [card is None for card in cards] == [False, False, True]
+    assert headline_rows(comparison, cards)[2]["gain"] is None
+    named = read_comparison(folders, "local · gcn")  # who names one method in full gets it
+    assert named.reference_of(named.methods[2]) is named.methods[0]
+    assert alone.label == "fedavg · mlp"
+
+
 def test_other_data_are_refused(run_folders: Folders, tmp_path: Path) -> None:
     fedspray.run(ragged_federation(changed=1), algorithm="fedavg", rounds=2, out=tmp_path / "other")
     with pytest.raises(InputError, match=r"other was run on other data than .*local"):
         read_comparison([run_folders["local"], tmp_path / "other"])
+
+
+def without_fingerprint(run: Path, target: Path, rename: dict[str, str] | None = None) -> Path:
+    """A run folder as a deployed run leaves it: nobody there knows the data."""
+    shutil.copytree(run, target)
+    store.write_json(target / "settings.json", {**store.read_json(target / "settings.json"), "fingerprint": None})
+    for file in target.glob("seed-*/result.json"):
+        content = store.read_json(file)
+        clients = {(rename or {}).get(name, name): row for name, row in content["clients"].items()}
+        store.write_json(file, {**content, "clients": clients})
+    return target
+
+
+def test_runs_whose_data_nobody_knows_are_compared_by_their_clients(run_folders: Folders, tmp_path: Path) -> None:
+    deployed = without_fingerprint(run_folders["fedavg"], tmp_path / "deployed")
+    again = without_fingerprint(run_folders["fedspray"], tmp_path / "again")
+    for folders in ([deployed, again], [run_folders["local"], deployed], [deployed, run_folders["local"]]):
+        assert len(read_comparison(folders).methods) == 2
+    other = without_fingerprint(run_folders["fedspray"], tmp_path / "other", {"client_02": "spain"})
+    with pytest.raises(InputError, match=r"other was run on other data than .*deployed \(clients client_00.* spain\)"):
+        read_comparison([deployed, other])
+    fedspray.run(ragged_federation().with_split(0), algorithm="fedavg", rounds=2, out=tmp_path / "small")
+    file = tmp_path / "small" / "seed-0" / "result.json"
+    content = store.read_json(file)
+    content["clients"]["client_00"]["nodes"] += 1
+    store.write_json(file, content)
+    with pytest.raises(
+        InputError, match=r"small was run on other data than .*deployed \(other numbers of test nodes\)"
+    ):
+        read_comparison([deployed, tmp_path / "small"])
 
 
 def test_unfinished_runs_and_other_folders_are_refused(run_folders: Folders, tmp_path: Path) -> None:

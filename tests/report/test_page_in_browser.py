@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import ragged_federation
 
+import fedspray
 from fedspray.report.html import write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -118,6 +120,20 @@ def test_everything_is_drawn(page: Page) -> None:
     assert page.count("#overview tbody tr:not(.gap)") == 4  # all clients, and three
     assert page.count("#detail td[data-tip]") > 6
     assert page.run("return document.documentElement.scrollWidth") <= 1280
+
+
+def test_names_that_look_like_numbers_are_names(driver: Any, tmp_path: Path) -> None:
+    graph = ragged_federation().clients[1].graph
+    federation = fedspray.Federation.from_graphs(dict.fromkeys(("1001", "7", "2021-05-01"), graph))
+    fedspray.run(federation, rounds=2, hidden=8, out=tmp_path / "run")
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    for chart in ("client-bars", "label-counts", "homophily", "proxy-similarity"):
+        axis = page.run(
+            "const a = document.getElementById(arguments[0])._fullLayout.xaxis; return [a.type, a._categories]", chart
+        )
+        assert axis == ["category", ["1001", "7", "2021-05-01"]], chart
+    assert page.complaints() == []
 
 
 def test_no_button_sends_anything_away(page: Page) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,7 @@ def test_projection_keeps_distances_of_points_in_a_plane() -> None:
 def test_cosines_by_hand() -> None:
     vectors = np.array([[1.0, 0.0], [3.0, 3.0], [0.0, 0.0], [0.0, 1.0]])
     matrix = similarity(vectors, np.array([True, True, True, False]))
-    assert matrix[0][:2] == pytest.approx([1, np.sqrt(0.5)])
+    assert matrix[0][:2] == pytest.approx([1, np.sqrt(0.5)], abs=5e-4)
     assert matrix[0][2] is None  # a vector of length 0 has no direction
     assert matrix[3] == [None] * 4  # a class that the client does not hold
 
@@ -50,6 +52,20 @@ def test_explorer_shows_the_classes_that_clients_hold() -> None:
     assert moves[2][0] == [pytest.approx(1), None]
     assert moves[0][0] == pytest.approx([1, -1])  # the mean over the classes that have a value
     assert shown["similarity"]["proxies"][1][0] == pytest.approx([1, 1])
+
+
+def test_of_very_many_clients_the_largest_are_shown() -> None:
+    num_clients = 300
+    weight = torch.ones(num_clients, 2)
+    weight[250:] = 2
+    own = torch.randn(num_clients, 2, 4, generator=torch.Generator().manual_seed(0))
+    shown = explore(ClassProxies(torch.arange(num_clients), torch.zeros(2, 4), own, weight, own.mean(dim=0)))
+    assert shown is not None
+    assert shown["of"] == num_clients
+    assert shown["clients"] == [*range(50), *range(250, 300)]  # 100: 6 * 100² numbers fit
+    assert len(shown["planes"][1]["own"]) == 100
+    assert np.shape(shown["similarity"]["moves"]) == (3, 100, 100)
+    assert len(json.dumps(shown)) < 600_000
 
 
 def test_an_ablation_without_proxies_has_nothing_to_show() -> None:

@@ -17,6 +17,8 @@ from fedspray.report.methods import Method
 from fedspray.runs.nodes import NodeTable
 
 GROUPS = ("minority", "majority")
+_VIEWS = (*GROUPS, None)
+"""What nodes are counted by; None is all of them, since a client's majority class may change with the split."""
 _FIELDS = ("nodes", "both", "gained", "lost", "neither")
 
 
@@ -67,7 +69,7 @@ class Card:
     seeds: tuple[int, ...]
     """The seeds that both were run with."""
     counts: NDArray[np.int64]
-    """[2, K, C, B, 5]: minority or majority, client, class, bucket, and the fields of `Cell`."""
+    """[3, K, C, B, 5]: minority, majority or all, client, class, bucket, and the fields of `Cell`."""
 
     def cell(
         self,
@@ -77,11 +79,9 @@ class Card:
         bucket: int | None = None,
     ) -> Cell:
         """The nodes with these properties; None is any."""
-        keys = (None if group is None else GROUPS.index(group), client, label, bucket)
-        chosen = self.counts
-        for axis, key in enumerate(keys):
-            chosen = chosen.sum(axis=axis, keepdims=True) if key is None else chosen.take([key], axis=axis)
-        return Cell(*map(int, chosen.reshape(len(_FIELDS))))
+        keys = (_VIEWS.index(group), client, label, bucket)
+        chosen = self.counts[tuple(slice(None) if key is None else slice(key, key + 1) for key in keys)]
+        return Cell(*map(int, chosen.sum(axis=(0, 1, 2, 3))))
 
     def verdicts(self, group: str = "minority") -> dict[str, list[int]]:
         """The clients that gain, lose or are unclear, the largest differences first."""
@@ -101,7 +101,7 @@ def make_card(method: Method, reference: Method | None, num_clients: int, num_cl
         reference: what it is compared with; None gives its own accuracies.
         num_clients, num_classes: of the federation.
     """
-    shape = (len(GROUPS), num_clients, num_classes, len(BUCKET_NAMES))
+    shape = (len(_VIEWS), num_clients, num_classes, len(BUCKET_NAMES))
     own = {seed.seed: seed.nodes for seed in method.seeds if seed.nodes is not None}
     base = own if reference is None else {s.seed: s.nodes for s in reference.seeds if s.nodes is not None}
     seeds = tuple(seed for seed in own if seed in base and (own[seed].test & base[seed].test).any())
@@ -110,8 +110,7 @@ def make_card(method: Method, reference: Method | None, num_clients: int, num_cl
     parts = [_tested(own[seed], base[seed], shape) for seed in seeds]
     slots, first, second, names = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     size = int(np.prod(shape))
-    # A node keeps its class and its neighbours under every seed, so it lies in one cell (but for a client whose
-    # majority class changes with the split).
+    # A node keeps its class and its neighbours under every seed, so in each of the views it lies in one cell.
     distinct = np.unique(np.stack([slots, names]), axis=1)[0]
     columns = [
         np.bincount(distinct, minlength=size),
@@ -127,8 +126,13 @@ def make_card(method: Method, reference: Method | None, num_clients: int, num_cl
 def _tested(
     own: NodeTable, base: NodeTable, shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
-    """For each node that both tested: its cell, whether each is right, and its place in the table, which names it."""
-    rows = np.flatnonzero(own.test & base.test)
-    group = np.where(own.minority[rows], 0, 1)
-    where = (group, own.client[rows], own.label[rows], own.bucket[rows])
+    """For each node that both tested: its cell, whether each is right, and its place in the table, which names it.
+
+    Every node is there twice: in its group, and among all.
+    """
+    tested = np.flatnonzero(own.test & base.test)
+    rows = np.concatenate([tested, tested])
+    group = np.where(own.minority[tested], 0, 1)
+    view = np.concatenate([group, np.full(len(tested), _VIEWS.index(None))])
+    where = (view, own.client[rows], own.label[rows], own.bucket[rows])
     return np.ravel_multi_index(where, shape), own.correct[rows], base.correct[rows], rows

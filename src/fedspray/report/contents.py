@@ -22,10 +22,7 @@ MAX_POINTS = 400
 def page_data(comparison: Comparison, cards: Sequence[Card | None]) -> Json:
     """Everything that the page's script needs."""
     data = {
-        "methods": [
-            {"label": m.label, "reference": comparison.reference is not None and comparison.reference_of(m) is None}
-            for m in comparison.methods
-        ],
+        "methods": [{"label": m.label, "reference": comparison.is_reference(m)} for m in comparison.methods],
         "clients": comparison.clients,
         "classes": comparison.classes,
         "buckets": list(BUCKET_NAMES),
@@ -45,9 +42,18 @@ def page_data(comparison: Comparison, cards: Sequence[Card | None]) -> Json:
 
 
 def make_cards(comparison: Comparison) -> list[Card | None]:
-    """One card for each method, in their order; the reference's own shows its accuracies."""
+    """One card for each method, in their order; without a reference, and of references, they show accuracies.
+
+    None for methods whose nodes were not kept, or whose backbone has no reference.
+    """
     sizes = len(comparison.clients), len(comparison.classes)
-    return [make_card(method, comparison.reference_of(method), *sizes) for method in comparison.methods]
+    references = [(method, comparison.reference_of(method)) for method in comparison.methods]
+    return [
+        None
+        if reference is None and comparison.reference is not None and not comparison.is_reference(method)
+        else make_card(method, reference, *sizes)
+        for method, reference in references
+    ]
 
 
 def majority_accuracy(row: Json) -> float | None:

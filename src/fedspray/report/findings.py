@@ -66,12 +66,12 @@ def points(value: float) -> str:
 
 def _alone(card: Card, clients: Sequence[str]) -> str:
     minority, majority = card.cell("minority").accuracy, card.cell("majority").accuracy
-    if minority is None or majority is None:
+    if minority is None:
         return f"{card.method}: there is no minority test node."
+    rest = "" if majority is None else f" and {100 * majority.value:.1f}% of majority nodes"
     sentence = (
         f"{card.method} is right about {100 * minority.value:.1f}% of minority nodes "
-        f"(95% interval {100 * minority.low:.1f} to {100 * minority.high:.1f}) "
-        f"and {100 * majority.value:.1f}% of majority nodes."
+        f"(95% interval {100 * minority.low:.1f} to {100 * minority.high:.1f}){rest}."
     )
     cells = [(card.cell(client=k).accuracy, name) for k, name in enumerate(clients)]
     rates = [(accuracy.value, name) for accuracy, name in cells if accuracy is not None]

@@ -123,7 +123,7 @@ def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[
                 "label": method.label,
                 "seeds": len(method.seeds),
                 "cells": cells,
-                "is_reference": comparison.reference_of(method) is None,
+                "is_reference": comparison.is_reference(method),
                 "gain": None if difference is None else findings.points(difference.value),
                 "interval": ""
                 if difference is None

@@ -92,14 +92,20 @@ class Comparison:
         return list(known) if known else [f"class {c}" for c in range(count)]
 
     def reference_of(self, method: Method) -> Method | None:
-        """What a method is compared with: the reference, if possible with the same backbone; None for itself."""
+        """What a method is compared with; None for a reference itself, and where its backbone has none."""
+        found = self._reference_for(method)
+        return None if found is method else found
+
+    def is_reference(self, method: Method) -> bool:
+        """Whether others are compared with it."""
+        return self._reference_for(method) is method
+
+    def _reference_for(self, method: Method) -> Method | None:
+        """The method that the reference names in full or, with the same backbone, by its algorithm."""
         labelled = [m for m in self.methods if m.label == self.reference]
-        found = labelled or [m for m in self.methods if m.algorithm == self.reference]
-        if not found:
-            return None
         backbone = method.content["backbone"]
-        chosen = next((m for m in found if m.content["backbone"] == backbone), found[0])
-        return None if chosen is method else chosen
+        alike = (m for m in self.methods if m.algorithm == self.reference and m.content["backbone"] == backbone)
+        return labelled[0] if labelled else next(alike, None)
 
 
 def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Comparison:
@@ -112,12 +118,8 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
     if not folders:
         raise InputError("no run folder is given, but at least one is needed")
     contents = [_read_settings(folder) for folder in folders]
-    for folder, content in zip(folders, contents, strict=True):
-        if content["fingerprint"] != contents[0]["fingerprint"]:
-            raise InputError(
-                f"{folder} was run on other data than {folders[0]} (fingerprints {content['fingerprint'][:12]}… and "
-                f"{contents[0]['fingerprint'][:12]}…), but a report compares runs on the same federation"
-            )
+    for folder in folders[1:]:
+        _check_same_data(folders[0], folder)
     groups: dict[str, list[int]] = {}
     for i, content in enumerate(contents):
         groups.setdefault(_identity(content), []).append(i)
@@ -161,6 +163,29 @@ def _read_settings(folder: Path) -> Json:
     if not (folder / "result.json").exists():
         raise InputError(f"{folder} is not finished: continue it with fedspray run --resume {folder}")
     return content
+
+
+def _check_same_data(first: Path, second: Path) -> None:
+    """Refuses runs on other data. Where nobody knows the fingerprint, the clients and their test nodes tell."""
+    contents = [_read_settings(folder) for folder in (first, second)]
+    prints = [content["fingerprint"] for content in contents]
+    if None not in prints:
+        same, differing = prints[0] == prints[1], " and ".join(f"{value[:12]}…" for value in prints)
+        what = f"fingerprints {differing}"
+    else:
+        tested = [_test_nodes(folder, content) for folder, content in zip((first, second), contents, strict=True)]
+        same, differing = tested[0] == tested[1], " and ".join(", ".join(map(str, nodes)) for nodes in tested)
+        what = f"clients {differing}" if tested[0].keys() != tested[1].keys() else "other numbers of test nodes"
+    if not same:
+        raise InputError(
+            f"{second} was run on other data than {first} ({what}), but a report compares runs on the same federation"
+        )
+
+
+def _test_nodes(folder: Path, content: Json) -> dict[str, int]:
+    """How many test nodes each client has; the share is the same under every seed."""
+    rows: Json = store.read_json(folder / f"seed-{content['run']['seeds'][0]}" / "result.json")["clients"]
+    return {client: int(row["nodes"]) for client, row in rows.items()}
 
 
 def _identity(content: Json) -> str:

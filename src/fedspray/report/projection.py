@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.runs.proxies import ClassProxies
+
+MAX_COSINES = 60_000
+"""Numbers in a run's similarity matrices (about 0.4 MB of a page); of more clients the largest are shown."""
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -16,17 +20,21 @@ Floats = NDArray[np.float64]
 def explore(proxies: ClassProxies) -> Json | None:
     """Everything that the proxy explorer draws; None if all vectors are equal (an ablation without proxies).
 
-    Of ``planes`` and of both lists in ``similarity``, the first entry is for all classes together and the others
-    for one class each.
+    ``of`` is the number of clients, ``clients`` are those that are shown. Of ``planes`` and of both lists in
+    ``similarity``, the first entry is for all classes together and the others for one class each.
     """
     own, sent, aligned = (array.numpy().astype(np.float64) for array in (proxies.own, proxies.sent, proxies.aligned))
-    held = proxies.weight.numpy() > 0
+    weight, ids = proxies.weight.numpy(), proxies.clients.numpy()
+    shown = _largest(weight)
+    own, weight, ids = own[shown], weight[shown], ids[shown]
+    held = weight > 0
     everything = np.concatenate([own[held], aligned, sent])
     if not held.any() or np.ptp(everything, axis=0).max() == 0:
         return None
-    ids, classes = proxies.clients.numpy(), range(len(aligned))
+    classes = range(len(aligned))
     return {
         "clients": ids.tolist(),
+        "of": len(proxies.clients),
         "planes": [
             _plane(own, sent, aligned, held, ids, chosen) for chosen in (list(classes), *([c] for c in classes))
         ],
@@ -35,6 +43,13 @@ def explore(proxies: ClassProxies) -> Json | None:
             "proxies": _with_mean([similarity(own[:, c], held[:, c]) for c in classes]),
         },
     }
+
+
+def _largest(weight: Floats) -> NDArray[np.int64]:
+    """The clients with the most weight [K, C], as many as a page can hold, in their order."""
+    num_clients, num_classes = weight.shape
+    room = math.isqrt(MAX_COSINES // (2 * (num_classes + 1)))
+    return np.sort(np.argsort(-weight.sum(axis=1), kind="stable")[: min(room, num_clients)])
 
 
 def project(points: Floats) -> tuple[Floats, list[float]]:
@@ -79,7 +94,7 @@ def _with_mean(matrices: list[list[list[float | None]]]) -> list[list[list[float
     counts = known.sum(axis=0)
     sums = np.where(known, values, 0.0).sum(axis=0)
     mean = [
-        [float(s / n) if n else None for s, n in zip(row, tally, strict=True)]
+        [round(float(s / n), 3) if n else None for s, n in zip(row, tally, strict=True)]
         for row, tally in zip(sums, counts, strict=True)
     ]
     return [mean, *matrices]
@@ -92,7 +107,7 @@ def similarity(vectors: Floats, known: NDArray[np.bool_]) -> list[list[float | N
     unit = vectors / np.where(usable, lengths, 1.0)[:, None]
     cosines = np.clip(unit @ unit.T, -1, 1)
     return [
-        [float(cosines[i, j]) if usable[i] and usable[j] else None for j in range(len(vectors))]
+        [round(float(cosines[i, j]), 3) if usable[i] and usable[j] else None for j in range(len(vectors))]
         for i in range(len(vectors))
     ]
 

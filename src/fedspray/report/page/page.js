@@ -298,8 +298,8 @@
   const draw = (id, label, traces, options) => {
     const box = $(id);
     if (!box || !window.Plotly) return;
-    box.setAttribute("role", "img");
-    box.setAttribute("aria-label", label);
+    box.setAttribute("role", "group"); // no image: its buttons can be reached
+    box.setAttribute("aria-label", `Chart: ${label}`);
     const full = layout(options);
     if (printing) {
       const columns = box.closest(".charts") ? 2 : 1;
@@ -315,8 +315,9 @@
     const cut = 1 + Math.max(...["_", "-", "."].map((mark) => names[0].lastIndexOf(mark, same - 1)));
     return names.map((name) => plain(same ? name.slice(cut) : name));
   };
+  const NAMES = { type: "category" }; // whatever they look like: 1001 and 2021-05-01 are no places on a scale
   const clientAxis = () => narrow() || printing || data.clients.length > 12
-    ? { tickvals: data.clients.map(plain), ticktext: shortNames(), tickangle: data.clients.length > 20 ? -90 : 0 } : {};
+    ? { ...NAMES, tickvals: data.clients.map(plain), ticktext: shortNames(), tickangle: data.clients.length > 20 ? -90 : 0 } : NAMES;
   const axisTitle = (text) => ({ text, font: { size: 12.5, color: css("--muted") }, standoff: 6 });
 
   const drawCurves = () => ["overall", "minority", "loss"].forEach((metric) => {
@@ -420,11 +421,12 @@
     drawPlane(entry);
     drawSimilarity(entry);
   };
+  const part = (entry) => entry.clients.length < entry.of ? ` (the ${entry.clients.length} largest of ${entry.of} clients)` : "";
   const drawPlane = (entry) => {
     const plane = entry.planes[view.plane];
     const one = view.plane > 0;
     const few = entry.clients.length <= 15;
-    $("proxy-caption").textContent = `Before and after alignment, round ${entry.round}` + (one ? `, ${data.classes[view.plane - 1]}` : "");
+    $("proxy-caption").textContent = `Before and after alignment, round ${entry.round}` + (one ? `, ${data.classes[view.plane - 1]}` : "") + part(entry);
     const traces = [];
     (plane ? plane.classes : []).forEach((c, index) => {
       const own = plane.own.filter((point) => point.class === c);
@@ -451,14 +453,14 @@
   const drawSimilarity = (entry) => {
     const names = entry.clients.map((k) => plain(data.clients[k]));
     const values = entry.similarity[view.what][view.plane];
-    $("similarity-caption").textContent = `Similarity of clients' ${view.what}, ${view.plane ? data.classes[view.plane - 1] : "mean over classes"}`;
+    $("similarity-caption").textContent = `Similarity of clients' ${view.what}, ${view.plane ? data.classes[view.plane - 1] : "mean over classes"}` + part(entry);
     const few = names.length <= 12;
     draw("proxy-similarity", "cosine similarity between clients", [{ type: "heatmap", x: names, y: names, z: values, zmin: -1, zmax: 1, xgap: 2, ygap: 2,
       colorscale: theme() === "dark" ? [[0, "#E08A2E"], [0.5, "#181D23"], [1, "#3F97E0"]] : [[0, "#D4700A"], [0.5, "#F4F5F6"], [1, "#1F78C1"]],
       text: values.map((row) => row.map((value) => value === null ? "" : minus(value.toFixed(2)))), texttemplate: few ? "%{text}" : "",
       textfont: { size: narrow() || printing ? 9 : 11 }, colorbar: { thickness: 10, len: 0.9, outlinewidth: 0, tickvals: [-1, 0, 1], ticktext: ["−1", "0", "1"] },
       hovertemplate: "%{x} and %{y}: %{text}<extra></extra>" }], {
-      margin: { l: 60, r: 6, t: 30, b: 60 }, xaxis: { showgrid: false, tickangle: few && !narrow() && !printing ? 0 : -90 }, yaxis: { showgrid: false, autorange: "reversed" } });
+      margin: { l: 60, r: 6, t: 30, b: 60 }, xaxis: { ...NAMES, showgrid: false, tickangle: few && !narrow() && !printing ? 0 : -90 }, yaxis: { ...NAMES, showgrid: false, autorange: "reversed" } });
   };
 
   const drawCost = () => {
@@ -467,7 +469,7 @@
     const bars = (name, values, options, unit) => ({ type: "bar", orientation: "h", name, y: names, x: values, hovertemplate: `%{y}, ${name}: %{x:,.4~g} ${unit}<extra></extra>`, ...options });
     const tones = order.map((i) => colour(i));
     const kilo = (key) => order.map((i) => data.cost[i][key] / 1000);
-    const below = { margin: { l: 60, r: 12, t: 8, b: 38 }, bargap: 0.35 };
+    const below = { margin: { l: 60, r: 12, t: 8, b: 38 }, bargap: 0.35, yaxis: NAMES };
     draw("bytes", "kilobytes per client and round by method", [bars("up", kilo("up"), { marker: { color: tones } }, "kB"),
       bars("down", kilo("down"), { marker: { color: tones.map((tone) => faded(tone, 0.45)) } }, "kB")], { barmode: "stack", ...below, xaxis: { title: axisTitle("kB") } });
     draw("seconds", "seconds per round by method", [bars("CPU", order.map((i) => data.cost[i].cpu_seconds), { marker: { color: tones.map((tone) => faded(tone, 0.45)) } }, "s"),
@@ -511,7 +513,7 @@
       linkCurves();
       document.documentElement.dataset.ready = "charts";
     } catch (error) {
-      document.querySelectorAll(".chart").forEach((box) => box.replaceChildren(make("p", { class: "fallback", text: "This browser cannot unpack the charts; the tables hold the same numbers." })));
+      document.querySelectorAll(".chart").forEach((box) => box.replaceChildren(make("p", { class: "fallback", text: "This browser cannot unpack the charts; results, report card, clients, federation and cost are in the tables too." })));
       document.documentElement.dataset.ready = "tables";
       console.warn(error);
     }
