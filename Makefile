@@ -7,8 +7,6 @@ STAMP := $(VENV)/.set-up
 # More threads than free cores make OpenMP spin: one per process, two processes.
 ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
-# For `make bench`: client lists to use instead of Louvain's, in folders such as partitions/PubMed.
-PARTITIONS ?= partitions
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-nightly bench check clean
@@ -38,8 +36,7 @@ test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose pro
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m nightly
 
 bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
-	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py \
-		$(if $(wildcard $(PARTITIONS)),--partitions $(PARTITIONS)) --out results/benchmarks
+	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py --out results/benchmarks
 
 check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/ruff check .

@@ -12,9 +12,11 @@ import pytest
 
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
+from fedspray.data.statistics import describe
 from fedspray.errors import InputError, MissingDataError
 from fedspray.federate import build_federation
 from fedspray.runs.experiment import Experiment
+from fedspray.runs.run import run
 
 
 def averages(federation: Federation) -> tuple[int, int, int]:
@@ -201,6 +203,10 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
         ({"clients": 0}, "the number of clients is 0"),
         ({"clients": 9}, "9 clients are asked for, but louvain finds 3"),
         ({}, "the number of clients is missing"),
+        ({"clients": "3"}, "clients is '3', but must be a whole number"),
+        ({"dataset": "banks", "nodes": 1e3}, "nodes is 1000.0, but must be a whole number"),
+        ({"dataset": Graph.from_arrays([[1.0]], [[], []])}, "dataset is a Graph, but must be a name or a path"),
+        ({"dataset": Path("absent.npz")}, r"absent\.npz does not exist"),
         ({"dataset": "pubmd"}, "unknown data set 'pubmd'.*banks.*did you mean 'pubmed'"),
         ({"dataset": "fractions:Fraction", "clients": 1}, "unknown data set"),
         ({"partitioner": "fractions:Fraction", "clients": 1}, "is not derived from Partitioner"),
@@ -209,6 +215,16 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
 def test_contradictions_and_mistakes(choices: dict[str, Any], sentence: str, graph_file: Path) -> None:
     with pytest.raises(InputError, match=sentence):
         build_federation(**{"dataset": str(graph_file), **choices})
+
+
+def test_a_graph_without_labels_can_be_cut_and_looked_at_but_not_learned_from(tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", edge_index=np.array([[0, 1, 2, 3], [1, 2, 3, 0]]), x=np.eye(4))
+    federation = build_federation(tmp_path / "plain.npz", clients=2, partitioner="metis")
+    assert describe(federation).to_json()["clients"][0]["majority_class"] is None
+    federation.save(tmp_path / "saved")
+    with pytest.raises(InputError, match="no client of plain has a labelled node, but at least one is needed"):
+        run(build_federation(tmp_path / "saved"), rounds=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_missing_path(tmp_path: Path) -> None:

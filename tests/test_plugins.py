@@ -57,6 +57,22 @@ def test_what_is_no_plug_in_is_not_reached(package: str, name: str) -> None:
         load(package, name)
 
 
+@pytest.mark.parametrize("name", [":", ":Red", "outside:", ".outside:Red", "out side:Red"])
+def test_addresses_that_are_none_are_refused(package: str, name: str) -> None:
+    with pytest.raises(InputError, match=r"is not a name: code of your own is package\.module:Name"):
+        load(package, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("class (", "SyntaxError: "), ("raise ValueError('no licence')", "ValueError: no licence")]
+)
+def test_errors_in_code_of_the_users_own_are_theirs(package: str, tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "outside.py").write_text(text)
+    with pytest.raises(InputError) as refusal:
+        load(package, "outside:Red")
+    assert f"colour 'outside:Red': the module 'outside' cannot be imported ({sentence}" in str(refusal.value)
+
+
 def test_a_module_with_two_classes_is_a_bug_of_ours(package: str) -> None:
     text = f"from {PACKAGE}.base import Base\nclass A(Base): ...\nclass B(Base): ..."
     (Path(PACKAGE) / "double.py").write_text(text)

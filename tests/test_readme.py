@@ -30,6 +30,16 @@ def test_the_quick_start_prints_what_it_says(tmp_path: Path) -> None:
     assert printed == pytest.approx(promised, abs=3)  # other processors round differently
 
 
+def test_own_organisations_run(tmp_path: Path) -> None:
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "datasets.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.stderr == ""
+    assert "'mean'" in run.stdout
+    assert (tmp_path / "ours" / "clients" / "north" / "graph.npz").is_file()
+
+
 def test_the_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))

@@ -51,6 +51,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fedspray")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)

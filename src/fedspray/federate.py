@@ -22,7 +22,7 @@ DEFAULT_PARTITIONER = "louvain"
 
 
 def build_federation(
-    dataset: str,
+    dataset: str | Path,
     *,
     partitioner: str | None = None,
     partition_dir: Path | None = None,
@@ -46,6 +46,15 @@ def build_federation(
         partition_seed: decides who owns which node; for `banks`, it draws the graphs.
         alpha: for the partitioner `label-skew`: concentration of the Dirichlet distribution.
     """
+    if not isinstance(dataset, str | Path):
+        raise InputError(
+            f"dataset is a {type(dataset).__name__}, but must be a name or a path: Federation.from_graph cuts a Graph, "
+            "Federation.from_graphs joins several"
+        )
+    dataset = str(dataset)
+    for name, value in (("clients", clients), ("nodes", nodes), ("seed", seed), ("partition_seed", partition_seed)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise InputError(f"{name} is {value!r}, but must be a whole number")
     given = {
         "partitioner": partitioner,
         "partition_dir": partition_dir,

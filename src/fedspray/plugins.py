@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -48,12 +49,17 @@ def load_class(package: str, kind: str, name: str, base: type) -> type[Any]:
 def load_outside(kind: str, name: str, base: type) -> type[Any]:
     """The subclass of ``base`` that ``package.module:Name`` calls; modules beside the user's files are found too."""
     module_name, _, attribute = name.partition(":")
+    if not re.fullmatch(r"\w+(\.\w+)*", module_name) or not attribute.isidentifier():
+        raise InputError(f"{kind} {name!r} is not a name: code of your own is package.module:Name")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # a module beside the user's files, as `python -m` would find it
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise InputError(f"{kind} {name!r}: the module {module_name!r} cannot be imported ({error})") from None
+    except Exception as error:  # anything can happen in code of the user's own; --debug shows where
+        said = f"{type(error).__name__}: {error}"
+        raise InputError(f"{kind} {name!r}: the module {module_name!r} cannot be imported ({said})") from error
     value = getattr(module, attribute, None)
     if not isinstance(value, type):
         raise InputError(f"{kind} {name!r}: the module {module_name!r} has no class {attribute!r}")

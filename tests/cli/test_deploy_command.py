@@ -27,7 +27,7 @@ def test_without_the_extra(
 ) -> None:
     found: Any = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nvflare" else found(name))
-    assert "pip install 'fedspray[deploy]'" in complaint(capsys, *command)
+    assert "NVFlare is not installed: install fedspray with its extra, [deploy]" in complaint(capsys, *command)
 
 
 def test_nothing_heavy_is_imported_until_it_is_used() -> None:
@@ -59,6 +59,13 @@ class TestWithTheExtra:
             (["--set", "colour=red"], "unknown setting 'colour'"),
             (["--site", "no/where"], "is not a site name"),
             (["--csr", "nowhere"], "holds no file SITE.csr"),
+            (["--grace", "nan"], "the grace time is nan seconds"),
+            (["--grace", "inf"], "the grace time is inf seconds"),
+            (["--site", "north"], "two sites are called 'north'"),
+            (["--site", "Server"], "a site cannot be called 'Server'"),
+            (["--site", "localhost"], "a site cannot be called 'localhost'"),
+            (["--site", "east=East & Co"], "'East & Co' is not a organisation name"),
+            (["--classes", "1"], "--classes is 1, but must be at least 2"),
         ],
     )
     def test_bad_input_leaves_nothing(
@@ -69,7 +76,7 @@ class TestWithTheExtra:
 
     def test_a_host_that_is_no_host(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         flags = [part if part != "localhost" else "no host" for part in INIT]
-        assert "the kits cannot be made" in complaint(capsys, "deploy", "init", tmp_path / "new", *flags)
+        assert "'no host' is not a host name" in complaint(capsys, "deploy", "init", tmp_path / "new", *flags)
         assert not (tmp_path / "new").exists()
 
     def test_folders_that_are_something_else(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +114,34 @@ class TestWithTheExtra:
         assert run_command(["deploy", "init", str(project), *INIT]) == 0
         assert run_command(["deploy", "amend", str(project), "--algorithm", "fedavg"]) == 0
         kit, file = project / "kits" / "north", project / "agreement.json"
+        assert "there is no terminal to ask on" in complaint(capsys, "site", "agree", kit, file)
         assert run_command(["site", "agree", str(kit), str(file), "--yes"]) == 0
         assert "run.algorithm: 'fedspray' → 'fedavg'" in capsys.readouterr().out
         assert file.read_text() == (kit / "local" / "agreement.json").read_text()
         assert file.read_text() == (project / "kits" / "server" / "local" / "agreement.json").read_text()
+
+    def test_what_is_not_given_stays_agreed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        project = tmp_path / "fraud"
+        begun = [
+            "--min-clients",
+            "2",
+            "--rounds",
+            "10",
+            "--seeds",
+            "3",
+            "--set",
+            "distill_weight=2",
+            "--set",
+            "lr=0.01",
+        ]
+        assert run_command(["deploy", "init", str(project), *INIT, *begun]) == 0
+        capsys.readouterr()
+        assert run_command(["deploy", "amend", str(project), "--rounds", "20"]) == 0
+        assert capsys.readouterr().out.split() == ["run.values.rounds:", "10", "→", "20"]
+        assert run_command(["deploy", "amend", str(project), "--algorithm", "fedavg"]) == 0
+        agreed = json.loads((project / "agreement.json").read_text())["run"]
+        assert agreed["values"] == {"lr": "0.01", "rounds": 20, "min_clients": 2}
+        assert (agreed["algorithm"], agreed["seeds"]) == ("fedavg", [0, 1, 2])
+        capsys.readouterr()
+        assert run_command(["deploy", "amend", str(project)]) == 0
+        assert "nothing changes" in capsys.readouterr().err

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import pytest
+import typer
 
+import fedspray
 from fedspray.cli import main
 from fedspray.errors import InputError
 
@@ -47,6 +49,7 @@ def test_help_names_every_command_and_gives_examples(capsys: pytest.CaptureFixtu
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["--version"]) == 0
     assert capsys.readouterr().out == f"fedspray {version('fedspray')}\n"
+    assert fedspray.__version__ == version("fedspray")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +112,19 @@ def test_debug_shows_the_traceback_wherever_it_stands(
 def test_ctrl_c_ends_quietly_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(fails_with(monkeypatch, KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_at_a_question_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(fails_with(monkeypatch, typer.Abort())) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("group", ["deploy", "site"])
+def test_a_group_without_a_command_shows_its_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command([group]) == 2
+    captured = capsys.readouterr()
+    assert f"fedspray {group}" in captured.out + captured.err
+    assert "error" not in captured.err
 
 
 def test_the_installed_script_passes_the_exit_code_on(monkeypatch: pytest.MonkeyPatch) -> None:

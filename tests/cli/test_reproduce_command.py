@@ -7,6 +7,7 @@ import pytest
 
 from fedspray.cli.main import run_command
 from fedspray.cli.reproduce import NAMES
+from fedspray.reproduce.access import Access
 from fedspray.reproduce.parts import PARTS
 
 STUDY = """
@@ -36,7 +37,8 @@ def test_the_names_are_those_of_the_parts() -> None:
 def test_a_table_is_printed_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["reproduce", "table2", "--experiments", "mine", "--jobs", "1", "--out", "results"]
     assert run_command([*arguments, "--stored"]) == 0
-    assert "0 of 4 cells are finished. Then: fedspray reproduce table2 --dataset banks" in capsys.readouterr().err
+    wanted = "0 of 4 cells are finished. Then: fedspray reproduce table2 --experiments mine --out results"
+    assert wanted in capsys.readouterr().err
     assert not Path("results/table2.csv").exists()
     assert run_command(arguments) == 0
     assert "difference" in capsys.readouterr().out
@@ -73,7 +75,20 @@ def test_what_needs_no_training_works_with_pubmed_alone(
     assert (out / "proposition1.png").exists()
     captured = capsys.readouterr()
     assert "by Louvain, which are not the authors'" in captured.out
-    assert "belong into partitions/PubMed. Then: fedspray reproduce table1 --dataset pubmed" in captured.err
+    assert (
+        "belong into partitions/PubMed. Then: fedspray reproduce table1 --dataset pubmed --dataset banks --quick"
+        in captured.err
+    )
+
+
+def test_node_lists_are_looked_for_in_the_data_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data" / "lists").mkdir(parents=True)
+    monkeypatch.setenv("FEDSPRAY_DATA", str(tmp_path / "data"))
+    assert Access.from_environment(Path("lists")).partitions == [tmp_path / "data" / "lists"]
+    assert run_command(["reproduce", "table1", "--partitions", "nowhere"]) == 2
+    assert "--partitions nowhere is not a folder" in capsys.readouterr().err
 
 
 def test_quick_figures_do_not_stand_beside_full_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,8 +129,8 @@ def test_figures_whose_cells_are_gone_stay(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["reproduce", "table1", "--dataset", "cora"]) == 0
-    assert "table1 has no rows on cora" in capsys.readouterr().err
+    assert run_command(["reproduce", "table1", "--dataset", "cora"]) == 2
+    assert "table1 has no rows on cora: leave out --dataset" in capsys.readouterr().err
     assert not Path("studies").exists()
 
 

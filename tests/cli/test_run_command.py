@@ -177,8 +177,19 @@ def test_predict_refuses_what_does_not_fit(tmp_path: Path, capsys: pytest.Captur
     out = str(tmp_path / "p.csv")
     sentence = refused(capsys, "predict", "--model", model, "--graph", str(tmp_path / "other.npz"), "--out", out)
     assert sentence == "the graph has 4 features per node, but this model was trained on 32"
+    proxies = str(tmp_path / "run" / "seed-0" / "proxies.safetensors")
+    assert "is not a personal model" in refused(capsys, "predict", "--model", proxies, "--graph", "x.npz", "--out", out)
     assert "is missing" in refused(capsys, "predict", "--model", "no.safetensors", "--graph", "x.npz", "--out", out)
     assert not Path(out).exists()
+
+
+def test_what_cannot_be_is_refused_before_the_data_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    start = ["run", "--dataset", "nowhere.npz"]
+    sentence = refused(capsys, *start, "--out", str(tmp_path / "file" / "x"))
+    assert sentence == f"--out {tmp_path}/file/x cannot be made: {tmp_path}/file is not a folder"
+    assert "exists already" in refused(capsys, *start, "--out", str(tmp_path))
+    assert "lr has no meaning to scaffold" in refused(capsys, *start, "--algorithm", "scaffold", "--set", "lr=0.5")
 
 
 def test_a_file_for_one_graph_is_not_run_on_another(

@@ -86,6 +86,29 @@ def test_a_model_refuses_features_and_classes_in_another_order(tmp_path: Path) -
         assert str(refusal.value) == "class 1 of the graph is 'z', but this model was trained on 'y' there"
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"seeds": 3}, "seeds is 3, but must be a list of whole numbers: range(3) for that many"),
+        ({"seeds": [0, 0]}, "each may be given once"),
+        ({"seeds": []}, "seeds is empty"),
+        ({"seeds": [0.5]}, "seeds contain 0.5"),
+        ({"threads": 0}, "threads is 0, but must be at least 1"),
+        ({"federation": "banks"}, "federation is 'banks', but must be a Federation"),
+    ],
+)
+def test_mistakes_in_python_get_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"federation": ragged_federation(), **change}
+    with pytest.raises(InputError) as refusal:
+        fedspray.run(given.pop("federation"), rounds=1, **given)
+    assert sentence in str(refusal.value)
+
+
+def test_seeds_may_be_numpys() -> None:
+    result = fedspray.run(ragged_federation(), algorithm="local", rounds=1, hidden=4, seeds=list(np.arange(2)))
+    assert [seed["seed"] for seed in result.summary()["seeds"]] == [0, 1]
+
+
 def test_a_model_file_without_names_of_features_is_read(tmp_path: Path) -> None:
     federation = ragged_federation()
     fedspray.run(federation, rounds=1, hidden=8, algorithm="local").models["client_00"].save(tmp_path / "new")

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from toys import ragged_federation
 
+import fedspray
+from fedspray import algorithms
 from fedspray.errors import InputError
-from fedspray.runs.settings import RunSettings, describe, parse
+from fedspray.runs.settings import RunSettings, check_meaning, describe, parse
 
 
 def test_a_name_finds_its_owner() -> None:
@@ -47,6 +49,30 @@ def test_bad_settings_get_one_sentence(settings: dict[str, Any], sentence: str) 
     with pytest.raises(InputError) as caught:
         RunSettings(**settings).build()
     assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sentence"),
+    [((), "seeds is empty"), ((0, 0), "each may be given once"), ((-1,), "seeds contain -1"), ((0.5,), "contain 0.5")],
+)
+def test_bad_seeds_are_refused(seeds: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        RunSettings(seeds=seeds)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedlit", "fedstar"])
+def test_settings_without_meaning_change_nothing_and_are_refused(algorithm: str) -> None:
+    given: dict[str, Any] = {"lr": 0.5, "adam_eps": 0.1, "reset_optimizer": True, "init": "uniform01"}
+    ignored = algorithms.find(algorithm).ignores
+    assert ignored
+    values = {name: given[name] for name in ignored}
+    usual = fedspray.run(ragged_federation(), algorithm=algorithm, rounds=2, hidden=4).summary()
+    changed = fedspray.run(ragged_federation(), algorithm=algorithm, rounds=2, hidden=4, **values).summary()
+    assert changed["overall"] == usual["overall"]
+    assert changed["seeds"][0]["clients"] == usual["seeds"][0]["clients"]
+    for name in ignored:
+        with pytest.raises(InputError, match=f"{name} has no meaning to {algorithm}"):
+            check_meaning(algorithm, [name])
 
 
 def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:

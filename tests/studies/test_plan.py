@@ -121,3 +121,8 @@ def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: 
     with pytest.raises(InputError) as caught:
         sweep_rows(plan({}), setting, values)
     assert str(caught.value).startswith(sentence)
+
+
+def test_settings_that_mean_nothing_to_a_method_are_not_swept() -> None:
+    with pytest.raises(InputError, match="lr has no meaning to scaffold, which ignores adam_eps, lr, reset_optimizer"):
+        sweep_rows(plan({"algorithms": ["scaffold"]}), "lr", ["0.01", "0.1"])

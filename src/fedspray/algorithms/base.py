@@ -56,6 +56,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Named sets of settings."""
     shares_gnn: ClassVar[bool] = True
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
+    ignores: ClassVar[frozenset[str]] = frozenset()
+    """Settings that every algorithm or backbone has, and that mean nothing to this one."""
     backbone: Backbone = field(metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
     reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")

@@ -139,6 +139,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         "centres": "the averaged centres of the link types",
         "order": "how the channels of the client's last upload were reordered, for its moments",
     }
+    ignores: ClassVar[frozenset[str]] = frozenset({"init"})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "published": {
             "self_loops": False,

@@ -146,6 +146,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
         "num_train": "number of training nodes",
     }
     downlink: ClassVar[dict[str, str]] = {"shared.*": "the averaged structure channel"}
+    ignores: ClassVar[frozenset[str]] = frozenset({"init"})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "published": {
             "personal_start": "own",

@@ -9,8 +9,9 @@ steps are corrected by the difference, so that they go where all clients togethe
 
 Travels down: θ and c. Travels up: θ_k, the change of c_k, and n_k.
 The steps are plain SGD: c_k is a mean gradient only if a step is a multiple of the gradient, which Adam's are
-not. So `lr`, `adam_eps` and `reset_optimizer` have no meaning here, and `init=glorot` is needed for a network
-with hidden layers. With one client c_k = c, and what is left is SGD. docs/algorithms/scaffold.md lists the deviations.
+not. So `lr`, `adam_eps` and `reset_optimizer` have no meaning here, and `init=glorot` is the start to take for a
+network with hidden layers. With one client c_k = c, and what is left is SGD.
+docs/algorithms/scaffold.md lists the deviations.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
         "num_train": "number of training nodes",
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN", "control.*": "the mean control"}
+    ignores: ClassVar[frozenset[str]] = frozenset({"lr", "adam_eps", "reset_optimizer"})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"init": "glorot", "weighting": "uniform"}}
 
     sgd_lr: float = setting(0.3, "SGD's step size at the clients (η)")

@@ -91,13 +91,17 @@ def choose_cases(
         wrong = next((name for name in given if name not in allowed), None)
         if wrong is not None:
             raise unknown(f"{kind} of a benchmark", wrong, allowed)
+    folders = datasets.DataFolders.from_environment()
+    if partitions is None:
+        partitions = next((found for found in [folders.located(Path("partitions"))] if found.is_dir()), None)
+    else:
+        partitions = folders.located(partitions)
     if partitions is not None and not partitions.is_dir():
         raise InputError(
             f"--partitions {partitions} is not a folder, but one with a folder for each data set is needed"
         )
     sizes: Sequence[tuple[int, int]] = [_size(text) for text in banks]
     if not names and not sizes:
-        folders = datasets.DataFolders.from_environment()
         names = [name for name in (REAL[:1] if quick else REAL) if folders.hold(name)]
         sizes = QUICK if quick else SUITE
     sources = [Source(name, partition_dir=_client_lists(partitions, name)) for name in names]

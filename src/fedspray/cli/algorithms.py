@@ -38,8 +38,12 @@ def algorithms(
     output.show(f"[bold]{escape(found['name'])}[/bold]: {about}\n")
     table = Table("setting", "default", "meaning", box=None, pad_edge=False)
     for setting in found["settings"]:
-        table.add_row(setting["name"], escape(str(setting["default"])), escape(setting["description"]))
+        choices = f" ({', '.join(setting['choices'])})" if setting["choices"] else ""
+        table.add_row(setting["name"], escape(str(setting["default"])), escape(setting["description"] + choices))
     output.show(table)
+    for backbone, values in found["backbones"].items():
+        listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
+        output.show(f"\nbackbone [bold]{backbone}[/bold]: {listed or 'as above'}")
     for preset, values in found["presets"].items():
         listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
         output.show(f"\npreset [bold]{escape(preset)}[/bold]: {listed}")
@@ -47,10 +51,13 @@ def algorithms(
 
 def _describe(name: str) -> dict[str, Any]:
     from fedspray import algorithms as registry
+    from fedspray import backbones
     from fedspray.backbones.base import Backbone
 
     found = registry.find(name)
-    listed = [f for f in fields(found) if f.name != "backbone"] + list(fields(Backbone))
+    own = [f for f in fields(found) if f.name != "backbone"]
+    listed = [f for f in (*own, *fields(Backbone)) if f.name not in found.ignores]
+    usual = {f.name: f.default for f in fields(Backbone)}
     return {
         "name": name,
         "summary": found.summary,
@@ -60,9 +67,18 @@ def _describe(name: str) -> dict[str, Any]:
                 "name": f.name,
                 "default": None if f.default is MISSING else f.default,
                 "description": f.metadata.get("description", ""),
+                "choices": None if f.metadata.get("choices") is None else list(f.metadata["choices"]),
             }
             for f in listed
         ],
+        "backbones": {
+            backbone: {
+                f.name: f.default
+                for f in fields(backbones.find(backbone))
+                if f.name not in found.ignores and usual.get(f.name, MISSING) != f.default
+            }
+            for backbone in backbones.names()
+        },
         "presets": {preset: dict(values) for preset, values in found.presets.items()},
         "uplink": dict(found.uplink),
         "downlink": dict(found.downlink),

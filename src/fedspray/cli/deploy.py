@@ -48,7 +48,7 @@ def need_nvflare() -> None:
     import importlib.util
 
     if importlib.util.find_spec("nvflare") is None:
-        raise InputError("NVFlare is not installed: pip install 'fedspray[deploy]'")
+        raise InputError("NVFlare is not installed: install fedspray with its extra, [deploy] (see docs/deployment.md)")
 
 
 @app.command("local", epilog=LOCAL_EPILOG)
@@ -163,14 +163,15 @@ def init(
 
     output = Output()
     given = sites or _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
-    organisations = {site.partition("=")[0]: site.partition("=")[2] or site.partition("=")[0] for site in given}
+    names = [site.partition("=")[0] for site in given]
+    organisations = {name: site.partition("=")[2] or name for name, site in zip(names, given, strict=True)}
     address = Address(host or _ask("the server's host name", "--host"), port)
     task = schema(
         features or _ask("number of features, or their names separated by commas", "--features"),
         classes or _ask("number of classes, or their names separated by commas", "--classes"),
     )
     experiment = _experiment(locals())
-    agreement = Agreement.between(name or folder.name, list(organisations), task, experiment)
+    agreement = Agreement.between(name or folder.name, names, task, experiment)
     with output.busy("making keys and kits …"):
         parcels = init_project(
             folder, agreement, address, grace=grace, organisations=organisations, requests=csr, valid_days=valid_days
@@ -197,16 +198,21 @@ def amend(
     seeds: options.RunSeeds = None,
     keep_split: options.KeepSplit = False,
 ) -> None:
-    """Agree on another algorithm or other settings with the same sites; each site must agree to the new file."""
+    """Change what is agreed on with the same sites; what is not given stays. Each site must agree to the new file."""
+    flags = options.experiment_values(locals())
     need_nvflare()
     from fedspray.deploy.agreement import FILE, Agreement
+    from fedspray.deploy.coordinator import amended
     from fedspray.deploy.project import Project
 
     project, output = Project.open(folder), Output()
     old = project.agreement()
-    experiment = _experiment(locals())
-    new = Agreement(old.roster, experiment)
-    for change in old.changes(new):
+    new = Agreement(old.roster, amended(old.settings, flags))
+    changes = old.changes(new)
+    if not changes:
+        output.note("nothing changes: the agreement is as it was")
+        return
+    for change in changes:
         output.show(change)
     new.save(project.server / "local")
     new.save(project.folder)

@@ -110,13 +110,14 @@ def run_command(arguments: Sequence[str]) -> int:
     rest = [argument for argument in arguments if argument != "--debug"] or ["--help"]
     try:
         code = typer.main.get_command(app).main(args=rest, prog_name="fedspray", standalone_mode=False)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # the second is Ctrl-C or Ctrl-D at a question
         return INTERRUPTED
     except Exception as error:
         if debug:
             traceback.print_exception(error)
         sentence, code = _describe(error)
-        print_error(sentence)
+        if sentence:  # a command without its arguments has printed its help already
+            print_error(sentence)
     return code if isinstance(code, int) else 0
 
 
@@ -133,7 +134,8 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         hint = f" (see '{context.command_path} --help')" if context is not None else ""
-        return error.format_message().strip().removesuffix(".") + hint, BAD_INPUT
+        message = error.format_message().strip().removesuffix(".")
+        return message and message + hint, BAD_INPUT
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", BAD_INPUT
     name = type(error).__name__

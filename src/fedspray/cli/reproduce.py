@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -108,13 +109,19 @@ def reproduce(
         datasets=dataset or [],
         quick=quick,
     )
+    again = shlex.join(
+        word
+        for flag, value in (("--partitions", partitions), ("--experiments", experiments), ("--out", out))
+        if value is not None
+        for word in (flag, str(value))
+    )
     made, files = [], []
     for name in chosen:
         result = PARTS[name](request)
         if not result.lines:
             output.note(f"{name} has no rows on {', '.join(request.datasets)}")
             continue
-        _show(output, result)
+        _show(output, result, again)
         lost = lost_figures(folder, result)
         if lost:
             raise InputError(
@@ -125,6 +132,8 @@ def reproduce(
             write_file(folder / file, content)
             files.append(file)
         made.append(result)
+    if not made:
+        raise InputError(f"{', '.join(chosen)} has no rows on {', '.join(request.datasets)}: leave out --dataset")
     summary = {"quick": quick, "parts": [result.to_json() for result in made], "files": files}
     if files:
         output.note(f"wrote {', '.join(files)} to {folder}")
@@ -132,8 +141,8 @@ def reproduce(
     study.finish([outcome for result in made for outcome in result.outcomes])
 
 
-def _show(output: Output, result: PartResult) -> None:
-    """Tables and findings on standard output, what is missing on standard error."""
+def _show(output: Output, result: PartResult, again: str) -> None:
+    """Tables and findings on standard output, what is missing on standard error, with the flags to give ``again``."""
     from rich.text import Text
 
     if not output.as_json:
@@ -142,7 +151,7 @@ def _show(output: Output, result: PartResult) -> None:
         for sentence in result.findings:
             output.show(Text(f"• {sentence}"))
     for entry in result.missing:
-        output.note(f"{result.name}, {entry.dataset}: {entry.reason} Then: {entry.command}")
+        output.note(f"{result.name}, {entry.dataset}: {entry.reason} Then: {entry.command} {again}".rstrip())
 
 
 def _check_earlier(folder: Path, part: str, datasets: Sequence[str], *, quick: bool) -> None:

@@ -100,12 +100,17 @@ def run(
 def _begin(
     output: Output, config: Path | None, flags: dict[str, Any], out: Path | None, threads: int
 ) -> tuple[Path, Federation]:
+    from fedspray.runs import store
     from fedspray.runs.experiment import open_source
     from fedspray.runs.run import begin
+    from fedspray.runs.settings import check_meaning
 
     experiment = options.read_experiment(config, flags)
     settings = experiment.run_settings()
     settings.build()  # refuse bad settings before any data is touched
+    check_meaning(settings.algorithm, settings.values)
+    if out is not None:
+        store.check_new(out, "--out", resumable=True)
     with output.busy(f"preparing {experiment.dataset} …"):
         federation = open_source(experiment.source())
     options.note_tidied(output, federation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,6 +158,10 @@ def agree(
         raise InputError(f"{site.name!r} is not in {file}, whose sites are {', '.join(new.roster.clients)}")
     for change in old.changes(new):
         output.show(change)
+    if not yes and not sys.stdin.isatty():
+        raise InputError(
+            "the new agreement was not taken on: there is no terminal to ask on, so look at it and give --yes"
+        )
     if not yes and not typer.confirm("Take it on?", err=True):
         raise InputError("the new agreement was not taken on")
     new.save(kit / "local")

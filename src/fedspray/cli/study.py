@@ -98,7 +98,10 @@ class Work:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Work:
         """From a command's arguments by name, its ``locals()``."""
-        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
+        work = cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
+        if work.cells.exists() and not work.cells.is_dir():
+            raise InputError(f"--cells {work.cells} is not a folder, but finished cells are kept in one")
+        return work
 
     def run(self, title: str, cells: Sequence[Cell]) -> list[Outcome]:
         """Runs cells with one progress display, and says how each ended."""

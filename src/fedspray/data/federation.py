@@ -178,8 +178,6 @@ class Federation:
                 raise InputError(f"clients disagree on {what}: {values}, but all must be equal")
         for what in ("class", "feature"):
             _check_names_agree(what, self.clients)
-        if not any(client.graph.labelled.any() for client in self.clients):
-            raise InputError("no client has a labelled node, but at least one is needed to learn from")
 
     @property
     def task(self) -> Task:
@@ -249,6 +247,11 @@ class Federation:
             named = dict(zip(_default_names(len(listed)), listed, strict=True))
         clients = (_make_client(key, graph, seed, np.arange(graph.num_nodes), 0) for key, graph in named.items())
         return cls(name, tuple(clients), {**(settings or {}), "split_seed": seed})
+
+    def check_labels(self) -> None:
+        """Refuses a federation that nobody can learn from; it can still be looked at and cut."""
+        if not any(client.graph.labelled.any() for client in self.clients):
+            raise InputError(f"no client of {self.name} has a labelled node, but at least one is needed to learn from")
 
     def fingerprint(self) -> str:
         """sha256 of the clients' names and graphs (not of their splits): the same arrays, the same digest."""

@@ -23,6 +23,8 @@ from fedspray.runs.settings import RunSettings
 
 FILE = "agreement.json"
 FORMAT = 1
+RESERVED = ("server", "coordinator")
+"""Names that kits of a project have already."""
 
 
 class Refused(InputError):
@@ -136,4 +138,6 @@ def check_name(kind: str, name: str) -> str:
             f"{name!r} is not a {kind} name: use at most 63 letters, digits, '_' and '-', "
             "and start with a letter or digit"
         )
+    if kind == "site" and name.lower() in RESERVED:
+        raise InputError(f"a site cannot be called {name!r}: {' and '.join(RESERVED)} are kits of every project")
     return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from fedspray.deploy.project import Project
 from fedspray.deploy.session import AdminSession, Unreachable
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
+from fedspray.runs.experiment import Experiment
 from fedspray.runs.run import begin_with
+from fedspray.runs.settings import RunSettings, describe
 
 
 def schema(features: str, classes: str) -> Task:
@@ -62,20 +65,46 @@ def init_project(
     """Makes a project; returns each site's zip file and whether its site has a key of its own."""
     project = Project(folder, address, grace)
     own_keys = _requests(requests, agreement)
+    for organisation in organisations.values():
+        check_name("organisation", organisation)
+    if address.host in agreement.roster.clients:
+        raise InputError(f"a site cannot be called {address.host!r}: it is the server's host name")
     store.new_folder(folder)
     try:
         make_kits(folder, agreement, address, organisations=organisations, requests=own_keys, valid_days=valid_days)
+        (folder / "ca").chmod(0o700)
+        (folder / "kits").chmod(0o700)
+        (folder / "runs").mkdir()
+        project.save()
+        return {
+            pack(project.site(name), folder / "zips" / f"{name}.zip", agreement, address): name in own_keys
+            for name in agreement.roster.clients
+        }
     except BaseException:
         shutil.rmtree(folder)  # nothing half-made is left behind
         raise
-    (folder / "ca").chmod(0o700)
-    (folder / "kits").chmod(0o700)
-    (folder / "runs").mkdir()
-    project.save()
-    return {
-        pack(project.site(name), folder / "zips" / f"{name}.zip", agreement, address): name in own_keys
-        for name in agreement.roster.clients
-    }
+
+
+def amended(old: RunSettings, given: Mapping[str, Any]) -> RunSettings:
+    """The settings that were agreed on, with the flags that are given now.
+
+    Where the algorithm or the backbone changes, settings that the new one does not have are left out, and so is a
+    preset of the old algorithm.
+    """
+    new = Experiment.from_values(given, "command line").run_settings()
+    kept = [name for name in ("algorithm", "backbone", "preset") if name not in given]
+    if given.get("algorithm", old.algorithm) != old.algorithm and "preset" in kept:
+        kept.remove("preset")
+    merged = replace(
+        old,
+        **{name: getattr(new, name) for name in ("algorithm", "backbone", "preset") if name not in kept},
+        values={},
+        backbone_of={**old.backbone_of, **new.backbone_of},
+        keep_split=old.keep_split or new.keep_split,
+        seeds=new.seeds if {"seed", "seeds"} & set(given) else old.seeds,
+    )
+    known = describe(*merged.build())
+    return replace(merged, values={**{k: v for k, v in old.values.items() if k in known}, **new.values})
 
 
 def begin_run(project: Project, name: str | None) -> str:

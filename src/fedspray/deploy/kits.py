@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ class Address:
 
     host: str
     port: int = 8002
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", self.host):
+            raise InputError(f"{self.host!r} is not a host name, but the server's is needed: fl.example.org")
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

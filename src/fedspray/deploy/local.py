@@ -44,9 +44,10 @@ class LocalFederation:
     def __init__(
         self, folder: Path, federation: Federation, settings: RunSettings, *, grace: float = 60.0, threads: int = 1
     ) -> None:
+        federation.check_labels()
         agreement = Agreement(federation.roster, settings)
-        store.new_folder(folder)
         self.project = Project(folder, Address("localhost", free_port()), grace)
+        store.new_folder(folder)
         self.project.save()
         federation.save(folder / "data")
         make_kits(folder, agreement, self.project.address)

@@ -13,7 +13,8 @@ PAGE = """# {federation}: {site}
 This folder makes your organisation a site of the federation "{federation}". Your data stay with you.
 You need Linux, Python 3.11 or newer, and one outgoing TCP connection to {address}. No port is opened here.
 
-1. Install fedspray {version} with its extra: `pip install 'fedspray[deploy]'`
+1. Install fedspray {version} from the wheel and the `constraints.txt` that the coordinator sends:
+   `pip install -c constraints.txt 'fedspray-{version}-py3-none-any.whl[deploy]'`
 {key}2. Check, with the folder (or npz file) of your data: `fedspray site check . --data /path/to/data`
 3. Start: `fedspray site start .` (for a service that survives reboots, see docs/deployment.md: systemd)
 4. Look: `fedspray site status .`, and what left your building so far: `fedspray site ledger .`

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,8 @@ class Project:
     """Seconds that a round waits for the others once enough sites answered."""
 
     def __post_init__(self) -> None:
-        if self.grace <= 0:
-            raise InputError(f"the grace time is {self.grace} seconds, but must be above 0")
+        if not 0 < self.grace < math.inf:
+            raise InputError(f"the grace time is {self.grace} seconds, but must be a number above 0")
 
     @classmethod
     def open(cls, folder: Path) -> Project:

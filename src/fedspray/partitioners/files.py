@@ -27,7 +27,8 @@ class Files(Partitioner):
         """The node ids of each client, by the client's name; the seed plays no part."""
         if not self.partition_dir.is_dir():
             raise MissingDataError(
-                f"{self.partition_dir} is not a folder, but one with a file of node ids per client is needed"
+                f"{self.partition_dir} is not a folder, but one with a file of node ids per client is needed "
+                "(docs/datasets.md says where those of FedSpray's authors are)"
             )
         visible = (file for file in self.partition_dir.glob("*.txt") if not file.name.startswith("."))
         files = sorted(visible, key=lambda file: file.stem)

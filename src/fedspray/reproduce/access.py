@@ -50,14 +50,15 @@ class Access:
     @classmethod
     def from_environment(cls, chosen: Path | None = None) -> Access:
         """The folder that was asked for; or ``partitions`` here, then in the data folder."""
+        folders = DataFolders.from_environment()
         if chosen is not None:
+            chosen = folders.located(chosen)
             if not chosen.is_dir():
                 raise InputError(
                     f"--partitions {chosen} is not a folder, but one with a folder for each data set is needed"
                 )
             return cls([chosen])
-        data = DataFolders.from_environment().data
-        return cls([Path("partitions"), *([] if data is None else [data / "partitions"])])
+        return cls([Path("partitions"), *([] if folders.data is None else [folders.data / "partitions"])])
 
     def find(self, source: Mapping[str, Any], *, features: bool = True) -> Found | NotFound:
         """The data of a source: with the authors' clients where their lists are here, else with Louvain's.

@@ -48,7 +48,7 @@ def table1(request: Request) -> PartResult:
         sheets.append(_by_label("Table 1: PubMed's clients", lines, "client"))
         if theirs is None:
             reason = found.reason if isinstance(found, NotFound) else request.access.where_lists_go("PubMed")
-            missing.append(Missing("pubmed", reason, request.command("table1", "pubmed")))
+            missing.append(Missing("pubmed", reason, request.command("table1")))
         if statistics is not None and theirs is None:
             own = [line for client in statistics.clients for line in _client_lines(client.name, {}, client)]
             sheets.append(_by_label("PubMed's clients by Louvain, which are not the authors'", own, "client"))
@@ -76,10 +76,10 @@ def table4(request: Request) -> PartResult:
         ours = describe(found.federation).to_json() if isinstance(found, Found) else {}
         split = found.split if isinstance(found, Found) else ""
         if not isinstance(found, Found):
-            missing.append(Missing(name, found.reason, request.command("table4", name)))
+            missing.append(Missing(name, found.reason, request.command("table4")))
         elif split != AUTHORS:
             others.append(name)
-            missing.append(Missing(name, request.access.where_lists_go(FOLDERS[name]), request.command("table4", name)))
+            missing.append(Missing(name, request.access.where_lists_go(FOLDERS[name]), request.command("table4")))
         for column, key in DATASET_FIGURES.items():
             value = ours.get(key)
             known = value is not None and not (key == "num_features" and value == 0)

@@ -46,9 +46,10 @@ class Request:
         """Whether this data set was asked for."""
         return not self.datasets or dataset in self.datasets
 
-    def command(self, part: str, dataset: str) -> str:
-        """The command that makes a part for one data set."""
-        return f"fedspray reproduce {part} --dataset {dataset}"
+    def command(self, part: str) -> str:
+        """The command that makes a part on the same data sets."""
+        words = ["fedspray reproduce", part, *(f"--dataset {name}" for name in self.datasets)]
+        return " ".join([*words, "--quick"] if self.quick else words)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Study:
         for dataset, finished in cells.items():
             if not all(finished):
                 reasons[dataset] = f"{sum(finished)} of {len(finished)} cells are finished."
-        return [Missing(name, reason, request.command(self.part, name)) for name, reason in reasons.items()]
+        return [Missing(name, reason, request.command(self.part)) for name, reason in reasons.items()]
 
     def notes(self, request: Request) -> str:
         """What the reader of a table must know."""

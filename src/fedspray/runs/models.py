@@ -78,6 +78,8 @@ class PersonalModel:
     def load(cls, path: str | Path) -> PersonalModel:
         """Reads what `save` wrote."""
         tensors, meta = store.read_tensors(Path(path))
+        if "algorithm" not in meta or "client" not in meta:
+            raise InputError(f"{path} is not a personal model, but one is needed: RUN/seed-…/models/CLIENT.safetensors")
         settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
         algorithm, _ = settings.build()
         names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features

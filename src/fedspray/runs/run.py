@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
+from fedspray.data.graph import as_integers
 from fedspray.engine.local import Blocks, LocalEngine, single_blocks
 from fedspray.errors import InputError
 from fedspray.runs import nodes, store
@@ -53,6 +54,12 @@ def run(
         on_record: called with the seed and each round's record.
         values: any setting of the algorithm, the backbone or the rounds.
     """
+    if not isinstance(federation, Federation):
+        raise InputError(f"federation is {federation!r}, but must be a Federation: see build_federation")
+    if not isinstance(seeds, Iterable):
+        raise InputError(f"seeds is {seeds!r}, but must be a list of whole numbers: range({seeds}) for that many")
+    if threads < 1:
+        raise InputError(f"threads is {threads}, but must be at least 1")
     if rounds is not None:
         values["rounds"] = rounds
     settings = RunSettings(
@@ -61,7 +68,7 @@ def run(
         preset=preset,
         values=values,
         backbone_of=backbone_of or {},
-        seeds=tuple(seeds),
+        seeds=tuple(as_integers("seeds", list(seeds)).tolist()),
         keep_split=keep_split,
     )
     folder = None if out is None else begin(Path(out), federation, settings, source=None, threads=threads)
@@ -72,6 +79,7 @@ def begin(
     folder: Path, federation: Federation, settings: RunSettings, source: Json | None, *, threads: int = 1
 ) -> Path:
     """Creates the run folder, with all that is needed to start again to the same bits."""
+    federation.check_labels()
     splits = federation.split_fingerprint() if settings.keep_split else None
     begin_with(folder, federation.roster, settings, source, federation.fingerprint(), splits=splits, threads=threads)
     store.write_json(folder / store.FEDERATION, statistics.describe(federation).to_json())
@@ -93,7 +101,7 @@ def begin_with(
     ``splits`` is the fingerprint of the splits, where they are kept; None where the seeds draw them.
     """
     settings.build_for(roster)  # refuse bad settings before anything is written
-    store.new_folder(folder)
+    store.new_folder(folder, resumable=fingerprint is not None)
     content = {
         **header(roster, settings),
         "run": asdict(settings),
@@ -125,6 +133,7 @@ def carry_out(
     on_record: OnRecord | None = None,
 ) -> RunResult:
     """Runs all seeds here, from their checkpoints where there are any, and writes the result."""
+    federation.check_labels()
     if folder is not None and (folder / "settings.json").exists():
         _check_same_data(folder, federation)
 

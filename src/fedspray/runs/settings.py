@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -34,6 +34,15 @@ class RunSettings:
     keep_split: bool = False
     """Use the federation's own splits for every seed, instead of drawing them from the seed."""
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise InputError("seeds is empty, but at least one seed is needed")
+        for seed in self.seeds:
+            if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+                raise InputError(f"seeds contain {seed!r}, but must be whole numbers from 0 on")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds are {list(self.seeds)}, but each may be given once")
 
     def build(self) -> tuple[Algorithm[Any, Any], RoundSettings]:
         """The algorithm with its backbone, and the rounds."""
@@ -90,6 +99,14 @@ class RunSettings:
         if self.preset not in presets:
             raise unknown(f"preset of {self.algorithm}", self.preset, presets)
         return presets[self.preset]
+
+
+def check_meaning(algorithm: str, names: Iterable[str]) -> None:
+    """Refuses settings that have no meaning to an algorithm."""
+    ignored = algorithms.find(algorithm).ignores
+    for name in names:
+        if name in ignored:
+            raise InputError(f"{name} has no meaning to {algorithm}, which ignores {', '.join(sorted(ignored))}")
 
 
 def describe(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:

@@ -149,10 +149,23 @@ class RecordFile:
         self._stream.close()
 
 
-def new_folder(path: Path) -> Path:
-    """Creates a folder for a run; refuses one that holds anything."""
+def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:
+    """Refuses a folder that holds anything, or cannot be made.
+
+    ``what`` is the flag that names it, and ``resumable`` says that ``--resume`` continues what is there.
+    """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{path} exists already and is not empty: choose a new folder, or continue it with --resume")
+        otherwise = ", or continue it with --resume" if resumable else ""
+        raise InputError(f"{path} exists already and is not empty: choose a new folder{otherwise}")
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        why = "may not be written to" if nearest.is_dir() else "is not a folder"
+        raise InputError(f"{f'{what} ' if what else ''}{path} cannot be made: {nearest} {why}")
+
+
+def new_folder(path: Path, *, resumable: bool = False) -> Path:
+    """Creates a folder; refuses one that holds anything."""
+    check_new(path, resumable=resumable)
     path.mkdir(parents=True, exist_ok=True)
     return path
 

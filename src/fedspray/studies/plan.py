@@ -29,7 +29,7 @@ from typing import Any
 from fedspray import algorithms
 from fedspray.errors import InputError, unknown
 from fedspray.runs.experiment import Experiment
-from fedspray.runs.settings import RunSettings, describe
+from fedspray.runs.settings import RunSettings, check_meaning, describe
 from fedspray.studies.cells import Cell
 from fedspray.studies.tuning import TunePlan
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
@@ -176,8 +176,9 @@ class Plan:
         ]
 
     def check_search(self, search: TunePlan) -> None:
-        """Refuses to search a setting that a flag has decided."""
+        """Refuses to search a setting that a flag has decided, or that means nothing to a method."""
         for method in self.methods:
+            check_meaning(method.algorithm, search.grid.get(method.name, {}))
             searched = {*search.shared, *search.grid.get(method.name, {})}
             others = {other.name for other in self.methods} - {method.name}
             for rule in self.flags:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedspray.errors import InputError
-from fedspray.runs.settings import parse
+from fedspray.runs.settings import check_meaning, parse
 from fedspray.studies.comparison import Entry, figures
 from fedspray.studies.plan import DATA_KEYS, Plan, Row
 from fedspray.studies.statistics import METRICS
@@ -27,6 +27,8 @@ def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[An
     """
     if len(values) < 2:
         raise InputError(f"{setting} has {len(values)} value(s), but a sweep needs at least 2")
+    for row in plan.rows():
+        check_meaning(row.run.algorithm, [setting])
     found = []
     for value in values:
         for row in plan.rows():
