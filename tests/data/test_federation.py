@@ -87,13 +87,19 @@ def test_bad_parts_are_refused_with_a_sentence(parts: Any, sentence: str) -> Non
             [path_graph(2), Graph.from_arrays(np.zeros((2, 9)), [[0], [1]], [0, 1])],
             "clients disagree on num_features: {'client_00': 1, 'client_01': 9}",
         ),
-        ([path_graph(3, labels=[UNLABELLED] * 3)], "no client has a labelled node"),
     ],
 )
 def test_graphs_that_do_not_fit_are_refused_with_a_sentence(graphs: list[Graph], sentence: str) -> None:
     with pytest.raises(InputError) as refusal:
         Federation.from_graphs(graphs)
     assert sentence in str(refusal.value)
+
+
+def test_without_any_label_there_is_nothing_to_learn_from() -> None:
+    Federation.from_graphs([path_graph(3, labels=[UNLABELLED] * 3), path_graph(3)]).check_labels()
+    alone = Federation.from_graphs([path_graph(3, labels=[UNLABELLED] * 3)], name="blank")
+    with pytest.raises(InputError, match="no client of blank has a labelled node, but at least one is needed to learn"):
+        alone.check_labels()
 
 
 def named(classes: str | None, features: str | None) -> Graph:
