@@ -46,6 +46,7 @@ def test_the_default_is_all_of_banks_and_the_data_at_hand(
     assert len(cases) == models * (len(sizes) + 1)
 
 
+@pytest.mark.usefixtures("data")
 def test_what_is_given_is_all_that_is_measured() -> None:
     cases = choose(names=["pubmed"], banks=["200/4"], backbones=["sage"], algorithms=["fedavg"])
     assert cases == [
@@ -53,6 +54,13 @@ def test_what_is_given_is_all_that_is_measured() -> None:
         Case(Source("banks", 200, 4), "sage", "fedavg"),
     ]
     assert str(cases[1]) == "banks 200/4, sage, fedavg"
+
+
+def test_client_lists_are_looked_for_in_the_data_folder(data: Path) -> None:
+    (data / "partitions" / "PubMed").mkdir(parents=True)
+    for given in (None, Path("partitions")):
+        (case,) = choose(names=["pubmed"], backbones=["gcn"], algorithms=["fedavg"], partitions=given)
+        assert case.source.partition_dir == data / "partitions" / "PubMed"
 
 
 def test_client_lists_are_found_by_the_data_set(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class TestWithTheExtra:
             (["--site", "north"], "two sites are called 'north'"),
             (["--site", "Server"], "a site cannot be called 'Server'"),
             (["--site", "localhost"], "a site cannot be called 'localhost'"),
-            (["--site", "east=East & Co"], "'East & Co' is not a organisation name"),
+            (["--site", "east=East & Co"], "'East & Co' is not an organisation name"),
             (["--classes", "1"], "--classes is 1, but must be at least 2"),
         ],
     )

@@ -39,7 +39,7 @@ def proxies() -> ClassProxies:
 
 
 def test_explorer_shows_the_classes_that_clients_hold() -> None:
-    shown = explore(proxies())
+    shown = explore(proxies(), [1, 1, 1])
     assert shown is not None
     assert shown["clients"] == [0, 2]
     everything, first, second = shown["planes"]
@@ -56,10 +56,10 @@ def test_explorer_shows_the_classes_that_clients_hold() -> None:
 
 def test_of_very_many_clients_the_largest_are_shown() -> None:
     num_clients = 300
-    weight = torch.ones(num_clients, 2)
-    weight[250:] = 2
+    sizes = [2 if client >= 250 else 1 for client in range(num_clients)]
+    shares = torch.full((num_clients, 2), 0.5)  # what a client weighs says nothing about its size
     own = torch.randn(num_clients, 2, 4, generator=torch.Generator().manual_seed(0))
-    shown = explore(ClassProxies(torch.arange(num_clients), torch.zeros(2, 4), own, weight, own.mean(dim=0)))
+    shown = explore(ClassProxies(torch.arange(num_clients), torch.zeros(2, 4), own, shares, own.mean(dim=0)), sizes)
     assert shown is not None
     assert shown["of"] == num_clients
     assert shown["clients"] == [*range(50), *range(250, 300)]  # 100: 6 * 100² numbers fit
@@ -70,4 +70,4 @@ def test_of_very_many_clients_the_largest_are_shown() -> None:
 
 def test_an_ablation_without_proxies_has_nothing_to_show() -> None:
     zero = torch.zeros(2, 3)
-    assert explore(ClassProxies(torch.tensor([0]), zero, zero[None], torch.ones(1, 2), zero)) is None
+    assert explore(ClassProxies(torch.tensor([0]), zero, zero[None], torch.ones(1, 2), zero), [1]) is None

@@ -84,7 +84,8 @@ def choose_cases(
         banks: sizes of `banks` as ``NODES/CLIENTS``.
         backbones: empty: all that a floor is known for, or GCN alone for a quick look.
         algorithms: empty: all, or FedSpray alone for a quick look.
-        partitions: a folder with a folder of client lists for some data sets.
+        partitions: a folder with a folder of client lists for some data sets; by default ``partitions``, if it is
+            here or in ``FEDSPRAY_DATA``.
         quick: fewer cases by default. Without names and sizes it is `QUICK` or `SUITE`, and the real data at hand.
     """
     for kind, given, allowed in (("backbone", backbones, BACKBONES), ("algorithm", algorithms, ALGORITHMS)):
@@ -92,11 +93,8 @@ def choose_cases(
         if wrong is not None:
             raise unknown(f"{kind} of a benchmark", wrong, allowed)
     folders = datasets.DataFolders.from_environment()
-    if partitions is None:
-        partitions = next((found for found in [folders.located(Path("partitions"))] if found.is_dir()), None)
-    else:
-        partitions = folders.located(partitions)
-    if partitions is not None and not partitions.is_dir():
+    lists = folders.located(partitions or Path("partitions"))
+    if partitions is not None and not lists.is_dir():
         raise InputError(
             f"--partitions {partitions} is not a folder, but one with a folder for each data set is needed"
         )
@@ -104,7 +102,7 @@ def choose_cases(
     if not names and not sizes:
         names = [name for name in (REAL[:1] if quick else REAL) if folders.hold(name)]
         sizes = QUICK if quick else SUITE
-    sources = [Source(name, partition_dir=_client_lists(partitions, name)) for name in names]
+    sources = [Source(name, partition_dir=_client_lists(lists, name)) for name in names]
     sources += [Source(datasets.GENERATED, nodes, clients) for nodes, clients in sizes]
     chosen_backbones = backbones or (BACKBONES[:1] if quick else BACKBONES)
     chosen_algorithms = algorithms or (ALGORITHMS[:1] if quick else ALGORITHMS)
@@ -118,8 +116,6 @@ def _size(text: str) -> tuple[int, int]:
     return int(nodes), int(clients)
 
 
-def _client_lists(partitions: Path | None, dataset: str) -> Path | None:
+def _client_lists(partitions: Path, dataset: str) -> Path | None:
     """The folder of this data set's client lists, whatever the case of its name; None: there is none."""
-    if partitions is None:
-        return None
-    return next((folder for folder in sorted(partitions.iterdir()) if folder.name.lower() == dataset), None)
+    return next((folder for folder in sorted(partitions.glob("*")) if folder.name.lower() == dataset), None)

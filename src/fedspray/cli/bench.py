@@ -56,7 +56,7 @@ def bench(
         Path | None,
         _option(
             "--partitions",
-            "A folder with a folder of client lists for some data sets (PubMed, …). [dim]default: Louvain[/dim]",
+            "Folders of client lists (PubMed, …). [dim]default: partitions, here or in FEDSPRAY_DATA, else Louvain[/dim]",
             "DIR",
         ),
     ] = None,

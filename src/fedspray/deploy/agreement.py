@@ -134,8 +134,9 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def check_name(kind: str, name: str) -> str:
     """A name that is safe in a path and in a certificate."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name):
+        article = "an" if kind[0] in "aeiou" else "a"
         raise InputError(
-            f"{name!r} is not a {kind} name: use at most 63 letters, digits, '_' and '-', "
+            f"{name!r} is not {article} {kind} name: use at most 63 letters, digits, '_' and '-', "
             "and start with a letter or digit"
         )
     if kind == "site" and name.lower() in RESERVED:

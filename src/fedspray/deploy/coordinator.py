@@ -92,12 +92,12 @@ def amended(old: RunSettings, given: Mapping[str, Any]) -> RunSettings:
     preset of the old algorithm.
     """
     new = Experiment.from_values(given, "command line").run_settings()
-    kept = [name for name in ("algorithm", "backbone", "preset") if name not in given]
-    if given.get("algorithm", old.algorithm) != old.algorithm and "preset" in kept:
-        kept.remove("preset")
+    changed = {"algorithm", "backbone", "preset"} & set(given)
+    if "algorithm" in changed and new.algorithm != old.algorithm:
+        changed.add("preset")
     merged = replace(
         old,
-        **{name: getattr(new, name) for name in ("algorithm", "backbone", "preset") if name not in kept},
+        **{name: getattr(new, name) for name in changed},
         values={},
         backbone_of={**old.backbone_of, **new.backbone_of},
         keep_split=old.keep_split or new.keep_split,

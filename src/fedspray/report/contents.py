@@ -33,7 +33,7 @@ def page_data(comparison: Comparison, cards: Sequence[Card | None]) -> Json:
             for i, card in enumerate(cards)
             if card is not None and (card.reference is not None or comparison.reference is None)
         ],
-        "proxies": _proxies(comparison.methods),
+        "proxies": _proxies(comparison),
         "federation": comparison.federation,
         "cost": [cost(method, len(comparison.clients)) for method in comparison.methods],
     }
@@ -179,11 +179,12 @@ def _cell(cell: Cell, single: bool) -> Json | None:
     }
 
 
-def _proxies(methods: Sequence[Method]) -> list[Json]:
+def _proxies(comparison: Comparison) -> list[Json]:
     found = []
-    for index, method in enumerate(methods):
+    for index, method in enumerate(comparison.methods):
         for seed in method.seeds:
-            explored = None if seed.proxies is None else explore(seed.proxies)
+            sizes = [seed.metrics["clients"].get(client, {}).get("nodes", 0) for client in comparison.clients]
+            explored = None if seed.proxies is None else explore(seed.proxies, sizes)
             if explored is not None:
                 found.append({"method": index, "seed": seed.seed, "round": seed.metrics["best_round"], **explored})
     return found

@@ -118,8 +118,8 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
     if not folders:
         raise InputError("no run folder is given, but at least one is needed")
     contents = [_read_settings(folder) for folder in folders]
-    for folder in folders[1:]:
-        _check_same_data(folders[0], folder)
+    for folder, content in zip(folders, contents, strict=True):
+        _check_same_data((folders[0], contents[0]), (folder, content))
     groups: dict[str, list[int]] = {}
     for i, content in enumerate(contents):
         groups.setdefault(_identity(content), []).append(i)
@@ -165,20 +165,20 @@ def _read_settings(folder: Path) -> Json:
     return content
 
 
-def _check_same_data(first: Path, second: Path) -> None:
-    """Refuses runs on other data. Where nobody knows the fingerprint, the clients and their test nodes tell."""
-    contents = [_read_settings(folder) for folder in (first, second)]
-    prints = [content["fingerprint"] for content in contents]
+def _check_same_data(*runs: tuple[Path, Json]) -> None:
+    """Refuses two runs on other data. Where nobody knows the fingerprint, the clients and their test nodes tell."""
+    prints = [content["fingerprint"] for _, content in runs]
     if None not in prints:
-        same, differing = prints[0] == prints[1], " and ".join(f"{value[:12]}…" for value in prints)
-        what = f"fingerprints {differing}"
+        same, what = prints[0] == prints[1], "fingerprints " + " and ".join(f"{value[:12]}…" for value in prints)
     else:
-        tested = [_test_nodes(folder, content) for folder, content in zip((first, second), contents, strict=True)]
-        same, differing = tested[0] == tested[1], " and ".join(", ".join(map(str, nodes)) for nodes in tested)
-        what = f"clients {differing}" if tested[0].keys() != tested[1].keys() else "other numbers of test nodes"
+        first, second = (_test_nodes(folder, content) for folder, content in runs)
+        same, what = first == second, "other numbers of test nodes"
+        if first.keys() != second.keys():
+            what = f"clients {', '.join(first)} and {', '.join(second)}"
     if not same:
         raise InputError(
-            f"{second} was run on other data than {first} ({what}), but a report compares runs on the same federation"
+            f"{runs[1][0]} was run on other data than {runs[0][0]} ({what}), "
+            "but a report compares runs on the same federation"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,17 @@ Json = dict[str, Any]
 Floats = NDArray[np.float64]
 
 
-def explore(proxies: ClassProxies) -> Json | None:
+def explore(proxies: ClassProxies, sizes: Sequence[int]) -> Json | None:
     """Everything that the proxy explorer draws; None if all vectors are equal (an ablation without proxies).
 
-    ``of`` is the number of clients, ``clients`` are those that are shown. Of ``planes`` and of both lists in
-    ``similarity``, the first entry is for all classes together and the others for one class each.
+    ``sizes`` are the clients', by id. Of the result, ``of`` is their number and ``clients`` are those that are shown;
+    of ``planes`` and of both lists in ``similarity``, the first entry is for all classes together and the others for
+    one class each.
     """
     own, sent, aligned = (array.numpy().astype(np.float64) for array in (proxies.own, proxies.sent, proxies.aligned))
-    weight, ids = proxies.weight.numpy(), proxies.clients.numpy()
-    shown = _largest(weight)
-    own, weight, ids = own[shown], weight[shown], ids[shown]
-    held = weight > 0
+    ids = proxies.clients.numpy()
+    shown = _largest(np.asarray(sizes)[ids], len(aligned))
+    own, ids, held = own[shown], ids[shown], proxies.weight.numpy()[shown] > 0
     everything = np.concatenate([own[held], aligned, sent])
     if not held.any() or np.ptp(everything, axis=0).max() == 0:
         return None
@@ -45,11 +46,10 @@ def explore(proxies: ClassProxies) -> Json | None:
     }
 
 
-def _largest(weight: Floats) -> NDArray[np.int64]:
-    """The clients with the most weight [K, C], as many as a page can hold, in their order."""
-    num_clients, num_classes = weight.shape
+def _largest(sizes: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
+    """The places of the largest clients, as many as a page can hold, in their order."""
     room = math.isqrt(MAX_COSINES // (2 * (num_classes + 1)))
-    return np.sort(np.argsort(-weight.sum(axis=1), kind="stable")[: min(room, num_clients)])
+    return np.sort(np.argsort(-sizes, kind="stable")[:room])
 
 
 def project(points: Floats) -> tuple[Floats, list[float]]:
