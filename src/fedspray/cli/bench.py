@@ -56,7 +56,7 @@ def bench(
         Path | None,
         _option(
             "--partitions",
-            "Folders of client lists (PubMed, …). [dim]default: partitions, here or in FEDSPRAY_DATA, else Louvain[/dim]",
+            "Folders of client lists (PubMed, …). [dim]default: partitions, or in FEDSPRAY_DATA; else Louvain[/dim]",
             "DIR",
         ),
     ] = None,
