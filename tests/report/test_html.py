@@ -46,6 +46,23 @@ def test_the_headline_table_is_the_results(comparison: Comparison, run_folders: 
     assert rows[0]["gain"] is None
 
 
+def test_time_is_that_of_the_cpu_unless_others_did_the_work(run_folders: Folders, tmp_path: Path) -> None:
+    shutil.copytree(run_folders["local"], tmp_path / "local")
+    cost = {"seconds": 1.25, "cpu_seconds": 0.75}
+    for file in (tmp_path / "local").glob("seed-*/result.json"):
+        content = json.loads(file.read_text())
+        content.update({name: value * content["rounds"] for name, value in cost.items()})
+        file.write_text(json.dumps(content))
+    for column, shown, other in (("CPU s / round", "0.750", "1.250"), ("s / round", "1.250", "0.750")):
+        write_report([tmp_path / "local"], tmp_path / "report.html")
+        table = (tmp_path / "report.html").read_text().split('id="headline"')[1].split("</table>")[0]
+        assert f">{column}</th>" in table
+        assert f"<td>{shown}</td>" in table
+        assert other not in table
+        for file in (tmp_path / "local").glob("seed-*/nodes.json"):  # as between organisations
+            file.unlink()
+
+
 def comparison_mean(comparison: Comparison, label: str) -> float:
     method = next(m for m in comparison.methods if m.label == label)
     return float(method.spread("minority")["mean"])
