@@ -124,8 +124,38 @@ def test_figures_whose_cells_are_gone_stay(capsys: pytest.CaptureFixture[str]) -
     before = Path("results/table2-published.csv").read_text()
     capsys.readouterr()
     assert run_command([*arguments, "--stored", "--cells", "elsewhere"]) == 2
-    assert "holds 4 figures that are not there now (banks local gcn overall, …)" in capsys.readouterr().err
+    assert "holds 4 figures that are not there now, or from fewer seeds or other clients (banks local" in (
+        capsys.readouterr().err
+    )
     assert Path("results/table2-published.csv").read_text() == before
+
+
+def test_figures_of_more_seeds_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "table2", "--experiments", "mine", "--jobs", "1", "--out", "results"]
+    assert run_command(arguments) == 0
+    before = Path("results/table2.csv").read_text()
+    for cell in Path("studies/cells").glob("*fedspray*seed1*.json"):
+        cell.unlink()
+    capsys.readouterr()
+    assert run_command([*arguments, "--stored"]) == 2
+    assert "holds 2 figures that are not there now, or from fewer seeds or other clients (banks fedspray" in (
+        capsys.readouterr().err
+    )
+    assert Path("results/table2.csv").read_text() == before
+
+
+def test_figures_of_the_authors_clients_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where their lists cannot be found, this is said before anything is run."""
+    Path("results").mkdir()
+    line = "pubmed,local,gcn,overall,87.49,0.24,87.69,0.38,0.2,5,authors',done,table2-pubmed.toml"
+    head = "dataset,algorithm,backbone,quantity,published,published_std,ours,ours_std,difference,seeds,split,status"
+    Path("results/table2-published.csv").write_text(f"{head},settings\n{line}\n")
+    Path("empty").mkdir()
+    assert run_command(["reproduce", "table2", "--partitions", "empty", "--out", "results"]) == 2
+    assert capsys.readouterr().err == (
+        "error: results/table2-published.csv holds figures of the authors' clients of pubmed, but their node lists "
+        "are not in empty/PubMed: name their folder with --partitions, or change --out\n"
+    )
 
 
 def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,9 @@ def test_flags_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert (summary["reference"], summary["seeds"]) == ("fedavg", [0])
     assert summary["rows"][1]["settings"]["distill_weight"] == 9.0
     assert summary["rows"][0]["settings"]["lr"] == 0.5
+    table = csv.DictReader(Path("studies/study/comparison.csv").read_text().splitlines())
+    again = "study.toml --seeds 1 --set fedspray:distill_weight=9 --set lr=0.5"  # the rest names rows of the file
+    assert {line["settings"] for line in table} == {again}
 
 
 def test_flags_choose_entries_of_the_file_with_all_that_they_say(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +112,12 @@ def test_flags_choose_entries_of_the_file_with_all_that_they_say(capsys: pytest.
     assert rows == [("small", "x", 3.0, 2), ("small", "fedspray", 0.0, 2)]
     cell = json.loads((Path("studies/cells") / summary["rows"][0]["cells"][0]).read_text())
     assert len(cell["nodes"]["clients"]) == 3
+
+
+def test_the_flag_of_rounds_is_stronger_than_settings_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text("nodes = 200\n[set]\nrounds = 5\n")
+    assert run_command(["compare", "study.toml", "--rounds", "2", "--jobs", "1", "--json"]) == 0
+    assert printed(capsys)[0]["rows"][0]["settings"]["rounds"] == 2
 
 
 @pytest.mark.parametrize("command", [["tune"], ["compare"]])
@@ -162,6 +171,8 @@ def test_a_failed_cell_ends_with_code_3_and_the_other_figures(capsys: pytest.Cap
     assert "error: 1 of 2 cells failed; the same command tries them again." in messages
     assert [r["overall"]["mean"] is None for r in summary["rows"]] == [False, True]
     assert summary["failures"][0]["method"] == "fedavg"
+    text = Path("studies/compare/comparison.md").read_text()
+    assert "FEWER SEEDS WERE FINISHED, as many as stand in brackets, of gcn fedavg (0)" in text
 
 
 def test_kept_runs_are_run_folders(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,6 +229,9 @@ def test_a_file_can_say_what_is_searched(capsys: pytest.CaptureFixture[str]) -> 
         (["compare", "--set", "lr"], "--set is 'lr', but must be of the form NAME=VALUE or OWNER:NAME=VALUE"),
         (["compare", "--algorithm", "x"], "x, gcn: unknown algorithm 'x': choose one of"),
         (["compare", "--backend", "slurm"], "unknown back end 'slurm': choose one of dask, loky, ray"),
+        (["sweep", "--vary", "lr=1,2", "--set", "lr=3"], "lr is set by a flag and varied, but only one can be"),
+        (["sweep", "--vary", "nodes=200,300", "--nodes", "400"], "nodes is set by a flag and varied, but only one"),
+        (["sweep", "--vary", "rounds=2,3", "--rounds", "4"], "rounds is set by a flag and varied, but only one"),
         (["sweep", "--vary", "lr"], "--vary is 'lr', but must be of the form NAME=VALUE,VALUE,…"),
         (["tune", "--grid", "lr=1", "--grid", "lr=2"], "--grid names a setting twice"),
         (["tune", "--grid", "lr=0.1,0.2", "--criterion", "test"], "unknown criterion 'test': choose one of balanced"),

@@ -91,12 +91,38 @@ def test_too_few_seeds_say_so() -> None:
     assert "3 seeds are too few for a paired test: t needs 5, Wilcoxon 10." in sheet.note
 
 
+def test_notes_name_the_tests_that_are_shown() -> None:
+    def note(*tests: dict[str, Any]) -> str:
+        return comparison_sheets({**SUMMARY, "tests": [test_row("local", "overall", **t) for t in tests]})[1].note
+
+    none: dict[str, Any] = {"t_p": None, "t_p_holm": None}
+    assert "No paired test: differences are the same under all seeds." in note(none)
+    signed_rank = {**none, "wilcoxon_p": 0.002, "wilcoxon_p_holm": 0.002, "pairs": 10}
+    assert "p: Wilcoxon's test (W) over 10 seeds, Holm" in note(signed_rank)
+    uneven: list[dict[str, Any]] = [{"wilcoxon_p_holm": 0.002, "pairs": 10}, {"pairs": 6}]
+    assert "p: paired t-test (t) and Wilcoxon's test (W) over 6 to 10 seeds, Holm" in note(*uneven)
+
+
+def accuracy(*rows: dict[str, Any]) -> Sheet:
+    return comparison_sheets({**SUMMARY, "rows": rows, "tests": [], "win_tie_loss": []})[0]
+
+
 def test_missing_figures_are_not_numbers_and_not_best() -> None:
-    (sheet,) = comparison_sheets({**SUMMARY, "rows": [row("a", None, 0.1), row("b", 0.2, 0.3)], "tests": [],
-                                  "win_tie_loss": []})  # fmt: skip
+    sheet = accuracy(row("a", None, 0.1), row("b", 0.2, 0.3), row("c", 0.1, 0.2))
     assert sheet.rows[0][2].startswith("n/a")
-    assert (0, 2) not in sheet.bold
-    assert (1, 2) in sheet.bold
+    assert sheet.bold == {(1, 2), (1, 3)}
+    assert accuracy(row("a", None, 0.1), row("b", 0.2, 0.3)).bold == {(1, 3)}  # one alone is not the best
+
+
+def test_means_over_fewer_seeds_are_named_and_never_best() -> None:
+    sheet = accuracy(row("a", 0.9, 0.9, seeds=[1]), row("b", 0.2, 0.3), row("c", 0.1, 0.2))
+    assert sheet.bold == {(1, 2), (1, 3)}
+    assert "over 5 seeds. FEWER SEEDS WERE FINISHED, as many as stand in brackets, of gcn a (1): never" in sheet.note
+    assert accuracy(row("a", None, 0.0, seeds=[])).note.startswith("No cell was finished. ")
+    values = [{"value": v, **row("fedspray", 0.1 * v, 0.1 * v, seeds=s)} for v, s in ((1, [0, 1]), (2, [0]))]
+    sweep = sweep_sheet({"setting": "lr", "rows": values})
+    assert sweep.note.endswith("of 2 (1): never the best in bold.")
+    assert sweep.bold == frozenset()
 
 
 def test_the_terminal_shows_what_brackets_hold() -> None:
@@ -186,3 +212,17 @@ def test_every_page_has_a_name_of_its_own() -> None:
         "report-skew_-gcn_2.html",
         "report-cora-gcn.html",
     ]
+    assert page_names([("a", "m:Net_2"), ("a", "m:Net"), ("a", "m_Net")]) == [
+        "report-a-m_Net_2.html",
+        "report-a-m_Net.html",
+        "report-a-m_Net_3.html",
+    ]
+
+
+def test_ordinary_names_do_not_break_latex_and_markdown() -> None:
+    sheet = Sheet("σ × 2", ["a|b", "x"], [["[ours]", r"a\|b"], ["w/o > λ", "<b>*"]], frozenset({(0, 1)}))
+    latex, markdown = sheet.to_latex().splitlines(), sheet.to_markdown().splitlines()
+    assert r"{}[ours] & \textbf{a\textbackslash{}\textbar{}b} \\" in latex  # else \midrule takes it for a length
+    assert r"w/o $>$ $\lambda$ & $<$b$>$* \\" in latex
+    assert r"\caption{$\sigma$ $\times$ 2.}" in latex
+    assert markdown[2:] == [r"| a\|b | x |", "| :-- | --: |", r"| [ours] | **a\\\|b** |", r"| w/o > λ | \<b>* |"]

@@ -43,6 +43,8 @@ def test_table_1_without_the_authors_lists_compares_nothing(data: Path, tmp_path
     assert {line.ours for line in published} == {None}
     assert str(tmp_path / "PubMed") in result.missing[0].reason
     assert len(result.sheets) == 2  # Louvain's clients are shown apart
+    assert len(result.findings) == 1
+    assert "of Louvain's 7 clients" in result.findings[0]
 
 
 @pytest.mark.data
@@ -52,6 +54,7 @@ def test_table_4_of_pubmed(data: Path, tmp_path: Path) -> None:
     louvain = table4(request(tmp_path, "pubmed"))
     assert {line.split for line in louvain.lines} == {LOUVAIN}
     assert "Louvain's, not the authors'" in louvain.sheets[0].note
+    assert louvain.findings == []
 
 
 def test_data_that_are_not_here_are_named_with_their_place(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import csv
 
-from fedspray.reproduce.lines import MISSING, Line, Missing, PartResult, published_csv, signed
+from fedspray.reproduce.lines import MISSING, Line, Missing, PartResult, Standing, published_csv, signed
 
 
 def line(**values: float | str | None) -> Line:
@@ -35,6 +35,14 @@ def test_agreement_is_that_of_printed_digits() -> None:
     assert line(published=0.91, ours=0.9078, digits=2).agrees
     assert not line(published=0.91, ours=0.9161, digits=2).agrees
     assert line(published=3600.0, ours=3600.43, digits=0).agrees
+
+
+def test_a_figure_is_poorer_with_fewer_seeds_or_other_clients() -> None:
+    full = Standing("done", 5, "authors'")
+    assert Standing("partly", 4, "authors'").is_poorer_than(full)
+    assert Standing("done", 5, "Louvain's").is_poorer_than(full)
+    assert not full.is_poorer_than(full)
+    assert not full.is_poorer_than(Standing("done", 5, "Louvain's"))
 
 
 def test_signs() -> None:

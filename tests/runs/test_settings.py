@@ -108,6 +108,20 @@ def test_values_are_read_by_their_type(value: Any, kind: str, expected: Any) -> 
     assert parse("x", value, kind) == expected
 
 
+def test_a_setting_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the value of one of them would not be in the key of a cell, and another cell would be found."""
+    (tmp_path / "twice.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedspray.algorithms.fedavg import FedAvg\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(FedAvg):\n"
+        "    dropout: float = 0.5\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN, but a name must mean one thing"):
+        RunSettings(algorithm="twice:Mine").build()
+
+
 def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's file need not begin with ``from __future__ import annotations``."""
     body = (

@@ -52,6 +52,21 @@ def test_node_lists_of_one_graph_do_not_cut_another() -> None:
     changed({"datasets": ["pubmed"]})
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("reference", {"a": 1}, "unknown reference"),
+        ("reference", ["local"], "unknown reference"),
+        ("tune", {"untuned": [["local"]]}, r"untuned is \[\['local'\]\], but must be a list of methods"),
+        ("datasets", 3, "--dataset is banks: give its own"),
+    ],
+)
+def test_values_of_other_kinds_are_refused_with_flags_too(key: str, value: Any, sentence: str) -> None:
+    file = {**FILE, "compare": {**FILE["compare"], key: value}}
+    with pytest.raises(InputError, match=sentence):
+        changed({"algorithms": ["fedavg"], "datasets": ["pubmed" if key != "datasets" else "banks"]}, file=file)
+
+
 def test_files_have_the_name_of_their_stem() -> None:
     file = {"compare": {"datasets": ["data/g.npz", "banks"], "set": {"g": {"lr": 0.1}, "banks": {"lr": 0.2}}}}
     assert [rule.owners for rule in changed({"datasets": ["banks"]}, file=file).rules] == [("banks",)]

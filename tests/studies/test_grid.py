@@ -153,12 +153,18 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
             Grid([cell("local")], tmp_path)
 
 
-@pytest.mark.parametrize("part", ["metrics", "nodes", "test"])
+@pytest.mark.parametrize("part", ["metrics", "nodes", "test", "overall", "clients", "curves", "short", "client"])
 def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> None:
     (outcome,) = Grid([cell("local")], tmp_path).run()
     content = json.loads(outcome.path.read_text())
     if part == "test":
         content["nodes"]["test"] = "AA=="
+    elif part == "short":
+        content["curves"]["val"]["loss"].pop()
+    elif part == "client":
+        del content["metrics"]["clients"]["bank_01"]["minority"]
+    elif part in content["metrics"]:
+        del content["metrics"][part]
     else:
         del content[part]
     outcome.path.write_text(json.dumps(content))
@@ -175,6 +181,26 @@ def test_a_damaged_run_folder_is_begun_anew(tmp_path: Path) -> None:
     assert outcome.failure is None
 
 
+def _crash(_seed: int, record: dict[str, Any]) -> None:
+    raise RuntimeError("power cut")
+
+
+def test_a_damaged_checkpoint_is_begun_anew(tmp_path: Path) -> None:
+    (whole,) = Grid([cell("local")], tmp_path / "whole").run()
+    grid = Grid([cell("local")], tmp_path / "broken")
+    (job,) = grid._jobs.values()
+    federation = job.cell.federation()
+    begin(job.run_folder, federation, job.cell.run, dict(SOURCE))
+    with pytest.raises(RuntimeError, match="power cut"):
+        carry_out(federation, job.cell.run, job.run_folder, checkpoint_every=1, on_record=_crash)
+    checkpoint = job.run_folder / "seed-0" / store.CHECKPOINT
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    (outcome,) = grid.run()
+    assert outcome.result is not None
+    assert whole.result is not None
+    assert outcome.result.metrics["models"] == whole.result.metrics["models"]
+
+
 def test_a_checkpoint_of_another_version_is_begun_anew(tmp_path: Path) -> None:
     """The run broke off after a round in which, in another version, clients kept one thing less."""
     (whole,) = Grid([cell("ditto")], tmp_path / "whole").run()
@@ -183,11 +209,8 @@ def test_a_checkpoint_of_another_version_is_begun_anew(tmp_path: Path) -> None:
     federation = job.cell.federation()
     begin(job.run_folder, federation, job.cell.run, dict(job.cell.source))
 
-    def crash(_seed: int, record: dict[str, Any]) -> None:
-        raise RuntimeError("power cut")
-
     with pytest.raises(RuntimeError, match="power cut"):
-        carry_out(federation, job.cell.run, job.run_folder, checkpoint_every=1, on_record=crash)
+        carry_out(federation, job.cell.run, job.run_folder, checkpoint_every=1, on_record=_crash)
     file = job.run_folder / f"seed-{job.cell.seed}" / store.CHECKPOINT
     tensors, meta = store.read_tensors(file)
     lost = next(name for name in tensors if ".state." in name and "personal_optimizer" in name)
@@ -208,7 +231,10 @@ def test_the_time_left_is_estimated_from_cells_of_the_same_kind(tmp_path: Path) 
     grid = Grid([cell("local", seed) for seed in range(4)], tmp_path, Workers(jobs=2))
     assert grid.seconds_left() == pytest.approx(3 * 40 / 2)
     assert grid.done() == 1
-    other = Cell(dataset="x", method="y", source=SOURCE, run=RunSettings(seeds=(5,)))
+    longer = Grid([cell("local"), cell("local", rounds=6, local_epochs=10)], tmp_path, Workers(jobs=2))
+    assert longer.seconds_left() == pytest.approx(40 * (6 * 10) / (3 * 5))
+    data = Experiment(dataset="banks", nodes=300).source()
+    other = Cell(dataset="banks", method="local", source=data, run=RunSettings(algorithm="local", seeds=(5,)))
     assert Grid([cell("local"), other], tmp_path).seconds_left() is None
 
 

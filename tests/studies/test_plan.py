@@ -48,9 +48,22 @@ def test_data_sets_have_their_own_keys() -> None:
     assert [(row.dataset, row.source["nodes"]) for row in found.rows()] == [("banks", 300), ("large", 900)]
 
 
+def test_names_may_have_a_slash_if_they_stay_clear() -> None:
+    methods = [{"name": "w/o proxies", "algorithm": "fedspray"}, "fedspray"]
+    rules = {"banks/gcn/w/o proxies": {"lr": 0.5}, "w/o proxies / banks": {"hidden": 16}}
+    first, second = (row.settings for row in plan({"algorithms": methods, "set": rules}).rows())
+    assert (first["lr"], first["hidden"]) == (0.5, 16)
+    assert (second["lr"], second["hidden"]) == (0.003, 64)
+
+
 @pytest.mark.parametrize(
     ("compare", "sentence"),
     [
+        (
+            {"algorithms": [{"name": "fedavg/sage", "algorithm": "fedspray"}, "fedavg"], "backbones": ["gcn", "sage"]},
+            "'fedavg/sage' names two things of this comparison, but names must differ",
+        ),
+        ({"algorithms": [{"name": "x\ny", "algorithm": "fedavg"}]}, "the name 'x\\ny' must not be empty or have line"),
         ({"algorithm": ["local"]}, "plan.toml: [compare]: unknown key 'algorithm': the nearest is 'algorithms'"),
         ({"algorithms": []}, "plan.toml: algorithms is [], but must be a list of names or tables"),
         ({"algorithms": ["fedsprai"]}, "fedsprai, gcn: unknown algorithm 'fedsprai': choose one of"),
@@ -121,6 +134,12 @@ def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: 
     with pytest.raises(InputError) as caught:
         sweep_rows(plan({}), setting, values)
     assert str(caught.value).startswith(sentence)
+
+
+def test_what_a_flag_decides_is_not_swept() -> None:
+    fixed = Plan.from_values({}, "x", {"": {"lr": "0.3"}})
+    with pytest.raises(InputError, match="lr is set by a flag and varied, but only one can be"):
+        sweep_rows(fixed, "lr", ["0.01", "0.1"])
 
 
 def test_settings_that_mean_nothing_to_a_method_are_not_swept() -> None:

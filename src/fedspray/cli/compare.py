@@ -59,8 +59,9 @@ def compare(
     from fedspray.studies.comparison import Entry, summarise
     from fedspray.studies.tuning import tune_rows
 
+    given = locals()
     output = Output(as_json)
-    plan, work = study.read_plan(config, locals()), study.Work.of(locals())
+    plan, work = study.read_plan(config, given), study.Work.of({**given, "output": output})
     folder = out or Path("studies") / (config.stem if config else "compare")
     check_target(folder / "comparison.json", [".json"], "--out")
     rows, searches = tune_rows(plan.rows(), plan.tune, work.run) if plan.tune else (plan.rows(), [])
@@ -77,7 +78,7 @@ def compare(
     write_file(folder / "comparison.json", to_json(summary))
     write_file(folder / "comparison.md", "\n".join(sheet.to_markdown() for sheet in sheets))
     write_file(folder / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
-    write_file(folder / "comparison.csv", comparison_csv(summary, config.name if config else ""))
+    write_file(folder / "comparison.csv", comparison_csv(summary, study.again(config, given)))
     for place, comparison in pages.items():
         write_page(comparison, folder / names[place])
     for name in stale:  # of an earlier comparison in this folder

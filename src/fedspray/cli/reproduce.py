@@ -13,6 +13,7 @@ from fedspray.cli import options, study
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
+    from fedspray.reproduce.access import Access
     from fedspray.reproduce.lines import PartResult
     from fedspray.studies.cells import Cell
     from fedspray.studies.grid import Outcome
@@ -95,8 +96,9 @@ def reproduce(
     folder = out or Path("studies") / ("reproduce-quick" if quick else "reproduce")
     check_target(folder / "parts.md", [".md"], "--out")
     chosen = list(PARTS) if "all" in parts else [name for name in PARTS if name in parts]
+    access = Access.from_environment(partitions)
     for name in chosen:
-        _check_earlier(folder, name, dataset or [], quick=quick)
+        _check_earlier(folder, name, dataset or [], access, quick=quick)
     work = study.Work.of(locals())
 
     def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
@@ -104,7 +106,7 @@ def reproduce(
 
     request = Request(
         run_cells=run_cells,
-        access=Access.from_environment(partitions),
+        access=access,
         experiments=experiments_folder(experiments),
         datasets=dataset or [],
         quick=quick,
@@ -125,8 +127,8 @@ def reproduce(
         lost = lost_figures(folder, result)
         if lost:
             raise InputError(
-                f"{folder / name}-published.csv holds {len(lost)} figures that are not there now ({' '.join(lost[0])}, "
-                "…): find their cells with --cells, or change --out"
+                f"{folder / name}-published.csv holds {len(lost)} figures that are not there now, or from fewer seeds "
+                f"or other clients ({' '.join(lost[0])}, …): find their cells with --cells, or change --out"
             )
         for file, content in result.files().items():
             write_file(folder / file, content)
@@ -154,14 +156,16 @@ def _show(output: Output, result: PartResult, again: str) -> None:
         output.note(f"{result.name}, {entry.dataset}: {entry.reason} Then: {entry.command} {again}".rstrip())
 
 
-def _check_earlier(folder: Path, part: str, datasets: Sequence[str], *, quick: bool) -> None:
-    """Refuses to replace figures of full runs by quick ones, and those of several data sets by those of a few."""
+def _check_earlier(folder: Path, part: str, datasets: Sequence[str], access: Access, *, quick: bool) -> None:
+    """Refuses, before any work, to replace figures of full runs, of more data sets or of the authors' clients."""
     from fedspray.errors import InputError
+    from fedspray.reproduce.access import AUTHORS
+    from fedspray.reproduce.federations import FOLDERS
     from fedspray.reproduce.lines import QUICK, earlier_figures
     from fedspray.reproduce.parts import UNTRAINED
 
     earlier, file = earlier_figures(folder, part), folder / f"{part}-published.csv"
-    if quick and part not in UNTRAINED and any(status != QUICK for status in earlier.values()):
+    if quick and part not in UNTRAINED and any(figure.status != QUICK for figure in earlier.values()):
         raise InputError(f"{file} holds figures of full runs, but quick ones must not stand beside them: change --out")
     others = sorted({name[0] for name in earlier} - set(datasets)) if datasets else []
     if others:
@@ -169,6 +173,12 @@ def _check_earlier(folder: Path, part: str, datasets: Sequence[str], *, quick: b
             f"{file} holds figures of {', '.join(others)}, which --dataset {' --dataset '.join(datasets)} would drop: "
             "name all data sets, or change --out"
         )
+    for dataset in dict.fromkeys(name[0] for name, figure in earlier.items() if figure.split == AUTHORS):
+        if dataset in FOLDERS and access.lists(FOLDERS[dataset]) is None:
+            raise InputError(
+                f"{file} holds figures of the authors' clients of {dataset}, but their node lists are not in "
+                f"{access.partitions[0] / FOLDERS[dataset]}: name their folder with --partitions, or change --out"
+            )
 
 
 def _check_datasets(names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -144,10 +145,10 @@ def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
         flags["partition_dir"] = str(flags["partition_dir"])
     lists = {key: given[name] for name, key in _LISTS.items() if given.get(name) is not None}
     name = "command line" if config is None else str(config)
-    values = with_flags({} if config is None else Experiment.read_values(config), lists, flags, name)
     settings = _owned(given.get("settings"))
-    if "rounds" in flags:  # stronger than what the file says for a method or backbone
-        settings.setdefault("", {}).setdefault("rounds", flags["rounds"])
+    if "rounds" in flags:  # stronger than all that the file says
+        settings.setdefault("", {}).setdefault("rounds", flags.pop("rounds"))
+    values = with_flags({} if config is None else Experiment.read_values(config), lists, flags, name)
     return Plan.from_values(values, name, settings)
 
 
@@ -160,6 +161,21 @@ _LISTS = {
     "reference": "reference",
 }
 """Flags, and the keys of ``[compare]`` that they stand for."""
+
+
+def check_unset(setting: str, given: Mapping[str, Any]) -> None:
+    """Refuses to vary what a flag of its own has decided."""
+    if setting in _SINGLE and given[setting] is not None:
+        raise InputError(f"{setting} is set by a flag and varied, but only one can be")
+
+
+def again(config: Path | None, given: Mapping[str, Any]) -> str:
+    """What runs the rows of a study again: its file, with the flags that change its values; nothing without a file."""
+    if config is None:
+        return ""
+    named = [(f"--{name.replace('_', '-')}", given[name]) for name in (*_SINGLE, "seeds")]
+    flags = [word for flag, value in named if value is not None for word in (flag, str(value))]
+    return shlex.join([config.name, *flags, *(word for item in given["settings"] or [] for word in ("--set", item))])
 
 
 def finish(outcomes: Sequence[Outcome]) -> None:

@@ -57,11 +57,13 @@ def sweep(
     from fedspray.studies.comparison import Entry
     from fedspray.studies.sweep import summarise_sweep, sweep_rows
 
+    given = locals()
     output = Output(as_json)
-    plan, work = study.read_plan(config, locals()), study.Work.of(locals())
+    plan, work = study.read_plan(config, given), study.Work.of({**given, "output": output})
     if plan.tune is not None:
         output.note(f"{config}: [compare.tune] is not for sweeps, which choose nothing")
     setting, values = study.listed("--vary", vary)
+    study.check_unset(setting, given)
     rows = sweep_rows(plan, setting, values)
     folder = out or Path("studies") / f"{config.stem if config else 'sweep'}-{setting}"
     check_target(folder / "sweep.json", [".json"], "--out")

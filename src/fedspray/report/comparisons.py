@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fedspray.report.sheets import Sheet, to_csv
-from fedspray.report.tables import best_of, percent, percent_spread
+from fedspray.report.tables import best_of, percent, percent_spread, with_all_seeds
 from fedspray.studies.comparison import TIE
 from fedspray.studies.statistics import METRICS, T_TEST_SEEDS, WILCOXON_SEEDS
 
@@ -56,8 +57,8 @@ def page_names(places: Sequence[tuple[str, str]]) -> list[str]:
     names: list[str] = []
     for place in places:
         name = "report-" + re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(place))
-        twins = sum(re.fullmatch(rf"{re.escape(name)}(_\d+)?\.html", other) is not None for other in names)
-        names.append(f"{name}_{twins + 1}.html" if twins else f"{name}.html")
+        numbered = (f"{name}{'' if number == 1 else f'_{number}'}.html" for number in count(1))
+        names.append(next(free for free in numbered if free not in names))
     return names
 
 
@@ -91,7 +92,8 @@ def sweep_sheet(summary: Json) -> Sheet:
         bold |= _best(ordered, indices, first_column=len(varied) + 1)
     title = ", ".join([*fixed, summary["setting"]]) + ": test accuracy in %"
     columns = [*(names[name] for name in varied), summary["setting"], *METRICS, "MB up", "CPU s"]
-    return Sheet(title, columns, rows, frozenset(bold), sections, len(varied) + 1, _seed_note(ordered))
+    note = _seed_note(ordered, [" ".join(row[: len(varied) + 1]) for row in rows])
+    return Sheet(title, columns, rows, frozenset(bold), sections, len(varied) + 1, note)
 
 
 def sweep_csv(summary: Json) -> str:
@@ -134,7 +136,8 @@ def _accuracy(summary: Json, dataset: str) -> Sheet:
         sections.append(indices[0])
         bold |= _best(ordered, indices, first_column=2)
     columns = ["backbone", "method", *METRICS, "MB up", "MB down", "CPU s"]
-    note = f"{_seed_note(ordered)} Bytes of all clients and CPU seconds per run.{_failure_note(ordered)}"
+    names = [f"{row['backbone']} {row['method']}" for row in ordered]
+    note = f"{_seed_note(ordered, names)} Bytes of all clients and CPU seconds per run.{_failure_note(ordered)}"
     return Sheet(f"{dataset}: test accuracy in %", columns, rows, frozenset(bold), sections, 2, note)
 
 
@@ -164,18 +167,23 @@ def _differences(summary: Json, dataset: str) -> Sheet:
         rows,
         sections=[i for i, place in enumerate(places) if i == 0 or place != places[i - 1]],
         num_labels=3,
-        note=_test_note(summary, max(test["pairs"] for test in tests), len(kinds)),
+        note=_test_note(summary, [test["pairs"] for test in tests], [_TESTS[key] for key, _ in kinds]),
     )
 
 
-def _test_note(summary: Json, pairs: int, num_tests: int) -> str:
-    draws = summary["bootstrap_draws"]
+_TESTS = {"t_p_holm": "paired t-test (t)", "wilcoxon_p_holm": "Wilcoxon's test (W)"}
+
+
+def _test_note(summary: Json, pairs: Sequence[int], shown: Sequence[str]) -> str:
+    draws, most = summary["bootstrap_draws"], max(pairs)
     interval = f"Interval: bootstrap over test nodes, {draws:,} draws. " if draws else ""
-    if num_tests == 0:
-        few = "1 seed is" if pairs == 1 else f"{pairs} seeds are"
+    if not shown and most < T_TEST_SEEDS:
+        few = "1 seed is" if most == 1 else f"{most} seeds are"
         return f"{interval}{few} too few for a paired test: t needs {T_TEST_SEEDS}, Wilcoxon {WILCOXON_SEEDS}."
-    both = " and Wilcoxon's test (W)" if num_tests > 1 else ""
-    return f"{interval}p: paired t-test (t){both} over {pairs} seeds, Holm-corrected over the methods."
+    if not shown:
+        return f"{interval}No paired test: differences are the same under all seeds."
+    seeds = " to ".join(map(str, dict.fromkeys((min(pairs), most))))
+    return f"{interval}p: {' and '.join(shown)} over {seeds} seeds, Holm-corrected over the methods."
 
 
 def _wins(summary: Json) -> Sheet:
@@ -207,18 +215,24 @@ def _chosen(tuning: Sequence[Json]) -> Sheet:
 def _best(rows: Sequence[Json], indices: Sequence[int], first_column: int) -> set[tuple[int, int]]:
     """The cells with the largest mean."""
     bold = set()
+    seeds = [rows[i]["seeds"] for i in indices]
     for column, metric in enumerate(METRICS, start=first_column):
-        bold |= {(indices[best], column) for best in best_of([rows[i][metric]["mean"] for i in indices])}
+        bold |= {(indices[best], column) for best in best_of([rows[i][metric]["mean"] for i in indices], seeds)}
     return bold
 
 
-def _seed_note(rows: Sequence[Json]) -> str:
-    counts = sorted({len(row["seeds"]) for row in rows})
-    if counts == [1]:
-        return "One seed."
-    return (
-        f"Mean ± standard deviation over {' to '.join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))} seeds."
-    )
+def _seed_note(rows: Sequence[Json], names: Sequence[str]) -> str:
+    """Over how many seeds means are, and the names of rows that lack some."""
+    seeds = [row["seeds"] for row in rows]
+    most = max(map(len, seeds))
+    if most == 0:
+        return "No cell was finished."
+    short = sorted(set(range(len(rows))) - set(with_all_seeds(seeds)))
+    note = "One seed." if most == 1 else f"Mean ± standard deviation over {most} seeds."
+    if not short:
+        return note
+    told = ", ".join(f"{names[i]} ({len(seeds[i])})" for i in short)
+    return f"{note} FEWER SEEDS WERE FINISHED, as many as stand in brackets, of {told}: never the best in bold."
 
 
 def _values(values: Json) -> str:

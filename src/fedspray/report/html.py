@@ -89,6 +89,7 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
         headline=headline_rows(comparison, cards),
         columns=HEADLINE,
         uneven=len({len(method.seeds) for method in comparison.methods}) > 1,
+        other_seeds=len({frozenset(run.seed for run in method.seeds) for method in comparison.methods}) > 1,
         reference=comparison.reference,
         lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
         num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
@@ -113,9 +114,11 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
 
 def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[Json]:
     """One row per method: mean ± standard deviation in percent, whether it is the best, and the minority gain."""
-    best = {name: best_of([m.spread(name)["mean"] for m in comparison.methods]) for name in HEADLINE}
+    methods = comparison.methods
+    seeds = [[run.seed for run in method.seeds] for method in methods]
+    best = {name: best_of([m.spread(name)["mean"] for m in methods], seeds) for name in HEADLINE}
     rows = []
-    for i, (method, card) in enumerate(zip(comparison.methods, cards, strict=True)):
+    for i, (method, card) in enumerate(zip(methods, cards, strict=True)):
         difference = card.cell().difference if card is not None and card.reference is not None else None
         cells = [{"text": percent_spread(method.spread(name)), "best": i in best[name]} for name in HEADLINE]
         rows.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +18,26 @@ _LATEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "Δ": r"$\Delta$",
+    "|": r"\textbar{}",
     "<": "$<$",
+    ">": "$>$",
     "…": r"\ldots{}",
     "–": "--",
+    **{
+        mark: f"${text}$"
+        for mark, text in {"−": "-", "±": r"\pm", "×": r"\times", "≤": r"\le", "≥": r"\ge", "→": r"\to"}.items()
+    },
+    **{
+        mark: f"$\\{name}$"
+        for marks, names in (
+            ("αβγδεζηθικλμν", "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu"),
+            ("ξπρστυφχψω", "xi pi rho sigma tau upsilon varphi chi psi omega"),
+            ("ΓΔΘΛΞΠΣΦΨΩ", "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"),
+        )
+        for mark, name in zip(marks, names.split(), strict=True)
+    },
 }
+_MARKDOWN = re.compile(r"[\\|]|<(?=[A-Za-z/!])")
 
 
 @dataclass(frozen=True)
@@ -64,12 +78,12 @@ class Sheet:
         """A pipe table under its title, with the note below."""
         rule = [":--" if c < self.num_labels else "--:" for c in range(len(self.columns))]
         body = [
-            [self._marked(r, c, text.replace("|", "\\|"), "**", "**") for c, text in enumerate(row)]
+            [self._marked(r, c, markdown(text), "**", "**") for c, text in enumerate(row)]
             for r, row in enumerate(self.rows)
         ]
-        lines = ["| " + " | ".join(cells) + " |" for cells in (list(self.columns), rule, *body)]
-        note = f"\n{self.note}\n" if self.note else ""
-        return f"**{self.title}**\n\n" + "\n".join(lines) + "\n" + note
+        lines = ["| " + " | ".join(cells) + " |" for cells in (list(map(markdown, self.columns)), rule, *body)]
+        note = f"\n{markdown(self.note)}\n" if self.note else ""
+        return f"**{markdown(self.title)}**\n\n" + "\n".join(lines) + "\n" + note
 
     def to_latex(self) -> str:
         """A float with rules of the package booktabs."""
@@ -79,7 +93,8 @@ class Sheet:
             if r in self.sections and r > 0:
                 body.append(r"\midrule")
             cells = [self._marked(r, c, latex(text), r"\textbf{", "}") for c, text in enumerate(row)]
-            body.append(" & ".join(cells) + r" \\")
+            # After a rule or \\ a bracket would be read as a length.
+            body.append(("{}" if cells[0].startswith("[") else "") + " & ".join(cells) + r" \\")
         caption = f"{self.title}. {self.note}".strip()
         lines = [
             r"\begin{table}",
@@ -98,6 +113,11 @@ class Sheet:
 
     def _marked(self, r: int, c: int, text: str, before: str, after: str) -> str:
         return f"{before}{text}{after}" if (r, c) in self.bold and text else text
+
+
+def markdown(text: str) -> str:
+    """Text with Markdown's own characters escaped, as far as they could change a line of it."""
+    return _MARKDOWN.sub(r"\\\g<0>", text)
 
 
 def latex(text: str) -> str:

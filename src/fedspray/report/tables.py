@@ -53,10 +53,23 @@ def kilobytes(metrics: Mapping[str, Any], num_clients: int) -> tuple[float, floa
     return up / num_clients / 1000, down / num_clients / 1000
 
 
-def best_of(values: Sequence[float | None]) -> set[int]:
-    """Which shares are the largest as they are shown: equal to two digits in percent is equal. One alone is none."""
-    shown = {i: round(100 * value, 2) for i, value in enumerate(values) if value is not None}
-    return {i for i, value in shown.items() if value == max(shown.values())} if len(values) > 1 else set()
+def best_of(values: Sequence[float | None], seeds: Sequence[Sequence[int]] | None = None) -> set[int]:
+    """Which shares are the largest as they are shown: equal to two digits in percent is equal. One alone is none.
+
+    Args:
+        values: means.
+        seeds: over which seeds each of them is. Those with fewer than others do not take part: a seed alone may be
+            an easy one.
+    """
+    full = range(len(values)) if seeds is None else with_all_seeds(seeds)
+    shown = {i: round(100 * value, 2) for i in full if (value := values[i]) is not None}
+    return {i for i, value in shown.items() if value == max(shown.values())} if len(shown) > 1 else set()
+
+
+def with_all_seeds(seeds: Sequence[Sequence[int]]) -> list[int]:
+    """Which of several lists of seeds are the fullest, all the same."""
+    most = max((sorted(own) for own in seeds), key=lambda own: len(own), default=[])
+    return [i for i, own in enumerate(seeds) if sorted(own) == most]
 
 
 def percent(value: float | None) -> str:

@@ -53,7 +53,8 @@ def table1(request: Request) -> PartResult:
             own = [line for client in statistics.clients for line in _client_lines(client.name, {}, client)]
             sheets.append(_by_label("PubMed's clients by Louvain, which are not the authors'", own, "client"))
             lines += own
-        findings = _agreement(lines) + (_homophily_gap(statistics) if statistics else [])
+        whose = "" if theirs else "Louvain's "
+        findings = _agreement(lines) + (_homophily_gap(statistics, whose) if statistics else [])
     return PartResult(
         name="table1",
         title="Table 1: clients of PubMed",
@@ -101,7 +102,7 @@ def table4(request: Request) -> PartResult:
         source=f"{PAPER}, Table 4",
         lines=lines,
         sheets=[_by_label("Table 4: data sets, cut into clients", lines, "dataset", note)],
-        findings=_agreement(lines),
+        findings=_agreement([line for line in lines if line.conclusive]),
         missing=missing,
     )
 
@@ -161,7 +162,7 @@ def _agreement(lines: Sequence[Line]) -> list[str]:
     return [f"{equal} of {len(compared)} figures that can be compared are equal to all printed digits."]
 
 
-def _homophily_gap(statistics: FederationStatistics) -> list[str]:
+def _homophily_gap(statistics: FederationStatistics, whose: str) -> list[str]:
     pairs = [(client.majority_homophily, client.minority_homophily) for client in statistics.clients]
     wider = sum(a is not None and b is not None and a > b for a, b in pairs)
-    return [f"Majority nodes are more homophilous than minority nodes in {wider} of {len(pairs)} clients."]
+    return [f"Majority nodes are more homophilous than minority nodes in {wider} of {whose}{len(pairs)} clients."]

@@ -161,25 +161,42 @@ def published_csv(lines: Sequence[Line]) -> str:
     return to_csv(["dataset", *labels, "quantity", *figures, *rest], rows)
 
 
-def earlier_figures(folder: Path, part: str) -> dict[tuple[str, ...], str]:
-    """The figures of ours that a folder holds of a part: the status of each, by data set, labels and quantity."""
+@dataclass(frozen=True)
+class Standing:
+    """What a figure of ours rests on."""
+
+    status: str
+    seeds: int
+    split: str
+
+    def is_poorer_than(self, other: Standing) -> bool:
+        """Whether it has fewer seeds, or lacks the authors' clients, which the other has."""
+        return self.seeds < other.seeds or (other.split == AUTHORS and self.split != AUTHORS)
+
+
+def earlier_figures(folder: Path, part: str) -> dict[tuple[str, ...], Standing]:
+    """The figures of ours that a folder holds of a part, by data set, labels and quantity."""
     file = folder / f"{part}-published.csv"
     return _figures(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else {}
 
 
 def lost_figures(folder: Path, result: PartResult) -> list[tuple[str, ...]]:
-    """Which of them this result lacks."""
+    """Which of them this result lacks, or has from fewer seeds or other clients."""
     now = _figures(published_csv(result.lines).splitlines())
-    return [name for name in earlier_figures(folder, result.name) if name not in now]
+    earlier = earlier_figures(folder, result.name)
+    return [name for name, figure in earlier.items() if name not in now or now[name].is_poorer_than(figure)]
 
 
-def _figures(text: Iterable[str]) -> dict[tuple[str, ...], str]:
+def _figures(text: Iterable[str]) -> dict[tuple[str, ...], Standing]:
     found = {}
     for row in csv.DictReader(text):
         columns = list(row)
         named = columns[: columns.index("quantity") + 1] if "quantity" in columns else columns[:1]
         if row.get("ours"):
-            found[tuple(row[name] for name in named)] = row.get("status", "")
+            seeds = row.get("seeds") or ""
+            found[tuple(row[name] for name in named)] = Standing(
+                row.get("status") or "", int(seeds) if seeds.isdecimal() else 0, row.get("split") or ""
+            )
     return found
 
 

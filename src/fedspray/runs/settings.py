@@ -50,7 +50,13 @@ class RunSettings:
         algorithm_class, backbone_class = algorithms.find(self.algorithm), backbones.find(self.backbone)
         owners: dict[str, type[Any]] = {}
         for owner in (RoundSettings, backbone_class, algorithm_class):
-            owners |= {f.name: owner for f in fields(owner) if f.name not in ("backbone", "target")}
+            own = {f.name: owner for f in fields(owner) if f.name not in ("backbone", "target")}
+            for name in sorted(set(own) & set(owners)):
+                raise InputError(
+                    f"{name} is a setting of {owner.__name__} and of {owners[name].__name__}, "
+                    "but a name must mean one thing: rename one of them"
+                )
+            owners |= own
         parts: dict[type[Any], dict[str, Any]] = {RoundSettings: {}, backbone_class: {}, algorithm_class: {}}
         for name, value in given.items():
             if name not in owners:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedspray.runs.experiment import check_node_lists
-from fedspray.studies.plan import DATA_KEYS, dataset_name, method_name
+from fedspray.studies.plan import DATA_KEYS, dataset_name, method_name, split_owners
 
 Values = dict[str, Any]
 
@@ -32,7 +32,9 @@ def with_flags(values: Mapping[str, Any], lists: Mapping[str, Any], flags: Mappi
         chosen = {key: _entries(compare.get(key), named, key) for key, named in lists.items()}
         found["compare"] = _with_data({**_restricted(values, compare, chosen), **chosen}, flags)
         for entry in chosen.get("datasets", []):
-            if isinstance(entry, str) and "partition_dir" not in flags and entry not in compare.get("datasets", []):
+            listed = compare.get("datasets", [])
+            is_new = isinstance(entry, str) and not (isinstance(listed, list) and entry in listed)
+            if is_new and "partition_dir" not in flags:
                 check_node_lists(values, entry, where)
     if "seeds" in lists:
         found = {name: value for name, value in found.items() if name not in ("seed", "seeds")}
@@ -67,17 +69,21 @@ def _restricted(values: Mapping[str, Any], compare: Mapping[str, Any], chosen: M
     gone = before - after
 
     def kept(tables: Any) -> Any:
-        is_table = isinstance(tables, Mapping)
-        return {k: v for k, v in tables.items() if not gone & set(k.split("/"))} if is_table else tables
+        if not isinstance(tables, Mapping):
+            return tables  # refused later
+        return {k: v for k, v in tables.items() if not gone & set(split_owners(k, [*gone, *after]))}
 
     found = {**compare, **({"set": kept(compare["set"])} if "set" in compare else {})}
-    if compare.get("reference") in gone:
+    reference = compare.get("reference")
+    if isinstance(reference, str) and reference in gone:
         del found["reference"]
     tune = compare.get("tune")
     if isinstance(tune, Mapping):
         found["tune"] = {**tune, **({"grid": kept(tune["grid"])} if "grid" in tune else {})}
         if isinstance(tune.get("untuned"), list):
-            found["tune"]["untuned"] = [name for name in tune["untuned"] if name not in gone]
+            found["tune"]["untuned"] = [
+                name for name in tune["untuned"] if not (isinstance(name, str) and name in gone)
+            ]
     return found
 
 

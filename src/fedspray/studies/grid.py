@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fedspray.runs import store
 from fedspray.runs.interrupts import remembered_interrupts
@@ -71,11 +72,11 @@ class Grid:
         self._outcomes = {key: self._load(self._jobs[key], was_stored=True) for key in stored}
         self.num_stored = len(stored)
         self.total = len(self._jobs)
-        self._began, self._done_before = time.monotonic(), self.done()
+        self._began, self._done_before = time.monotonic(), self._steps_done()
 
     def run(self, on_outcome: Callable[[Outcome], None] | None = None) -> list[Outcome]:
         """Runs what is not there yet, and returns how every cell ended, in the order of `cells`."""
-        self._began, self._done_before = time.monotonic(), self.done()
+        self._began, self._done_before = time.monotonic(), self._steps_done()
         with remembered_interrupts() as stop_if_interrupted:
             while pending := [job for key, job in self._jobs.items() if key not in self._outcomes]:
                 began = time.time()
@@ -112,20 +113,26 @@ class Grid:
         left = {key: 1 - self._share(key) for key in self._jobs}
         waiting = [(self._expected(self._jobs[key].cell), share) for key, share in left.items() if share > 0]
         known = [seconds * share for seconds, share in waiting if seconds is not None]
-        if len(known) == len(waiting):
+        # How many a cluster runs at a time is not known here.
+        if len(known) == len(waiting) and self.workers.backend == "loky":
             return sum(known) / max(1, min(self.workers.jobs, len(waiting)))
-        done = self.total - sum(left.values()) - self._done_before
-        return (time.monotonic() - self._began) * sum(left.values()) / done if done > 0 else None
+        steps = {key: _steps(job.cell) for key, job in self._jobs.items()}
+        ahead = sum(share * steps[key] for key, share in left.items())
+        done = sum(steps.values()) - ahead - self._done_before
+        return (time.monotonic() - self._began) * ahead / done if done > 0 else None
 
     def _expected(self, cell: Cell) -> float | None:
-        """Seconds of a cell like this one: same data, method and backbone; else same data and backbone."""
+        """Seconds of a cell like this one, by its steps: on the same data, as much else the same as can be had."""
         outcomes = list(self._outcomes.values())  # the display asks from its own thread
         finished = [(o.cell, o.result.metrics["seconds"]) for o in outcomes if o.result is not None]
-        for alike in (_kind, _loose_kind):
-            known = [seconds for other, seconds in finished if alike(other) == alike(cell)]
+        for alike in (_row, _kind, _loose_kind):
+            known = [(seconds, _steps(other)) for other, seconds in finished if alike(other) == alike(cell)]
             if known:
-                return float(sum(known) / len(known))
+                return float(_steps(cell) * sum(seconds for seconds, _ in known) / sum(steps for _, steps in known))
         return None
+
+    def _steps_done(self) -> float:
+        return sum(self._share(key) * _steps(job.cell) for key, job in self._jobs.items())
 
     def _share(self, key: str) -> float:
         job = self._jobs[key]
@@ -158,9 +165,18 @@ def _run_alone(workers: Workers, job: Job) -> str | None:
     return failure
 
 
-def _kind(cell: Cell) -> tuple[str, ...]:
-    return cell.dataset, cell.backbone, cell.method
+def _steps(cell: Cell) -> float:
+    """What the time of a cell grows with, on the same data with the same method."""
+    return float(cell.settings["rounds"]) * float(cell.settings["local_epochs"])
 
 
-def _loose_kind(cell: Cell) -> tuple[str, ...]:
-    return cell.dataset, cell.backbone
+def _row(cell: Cell) -> tuple[Any, ...]:
+    return *_kind(cell), cell.method, cell.label
+
+
+def _kind(cell: Cell) -> tuple[Any, ...]:
+    return *_loose_kind(cell), cell.run.algorithm
+
+
+def _loose_kind(cell: Cell) -> tuple[Any, ...]:
+    return sorted((name, str(value)) for name, value in cell.source.items()), cell.backbone

@@ -154,10 +154,13 @@ class Plan:
             backbones=tuple(map(str, backbones)),
             seeds=base.run_settings().seeds if seeds is None else check_seeds(seeds, f"{where}: seeds"),
             reference=reference,
-            rules=tuple(_rules(compare.get("set", {}), f"{where}: [compare.set]")),
-            flags=tuple(_rules(overrides or {}, "--set")),
         )
-        plan._check_owners()
+        everything = plan._names()
+        plan = replace(
+            plan,
+            rules=tuple(_rules(compare.get("set", {}), everything, f"{where}: [compare.set]")),
+            flags=tuple(_rules(overrides or {}, everything, "--set")),
+        )
         if "tune" in compare:
             search = TunePlan.from_values(compare["tune"], names, plan.seeds, where)
             plan.check_search(search)
@@ -195,20 +198,16 @@ class Plan:
         run = replace(shared, algorithm=method.algorithm, backbone=backbone, preset=method.preset, values=values)
         return Row(dataset=dataset, method=method.name, source=self.datasets[dataset].source(), run=run)
 
-    def _check_owners(self) -> None:
-        kinds = {
-            "data set": list(self.datasets),
-            "method": [method.name for method in self.methods],
-            "backbone": list(self.backbones),
-        }
-        everything = [name for names in kinds.values() for name in names]
-        twice = next((name for name in everything if everything.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"{twice!r} names two things of this comparison, but names must differ")
-        for rule in (*self.rules, *self.flags):
-            for owner in rule.owners:
-                if owner not in everything:
-                    raise unknown("data set, method or backbone of this comparison", owner, everything)
+    def _names(self) -> list[str]:
+        """Of data sets, methods and backbones; refuses names that cannot be told apart, or not be shown in a line."""
+        names = [*self.datasets, *(method.name for method in self.methods), *self.backbones]
+        for name in names:
+            if name != name.strip() or not name or not name.isprintable():
+                raise InputError(f"the name {name!r} must not be empty or have line breaks, tabs or spaces around it")
+            parts = split_owners(name, [other for other in names if other != name])
+            if names.count(name) > 1 or (len(parts) > 1 and set(parts) <= set(names)):
+                raise InputError(f"{name!r} names two things of this comparison, but names must differ")
+        return names
 
 
 def dataset_name(entry: str | Mapping[str, Any]) -> str:
@@ -255,10 +254,28 @@ def _methods(listed: Any, base: Experiment, where: str) -> tuple[Method, ...]:
     return tuple(found)
 
 
-def _rules(tables: Any, where: str) -> list[Rule]:
+def split_owners(text: str, names: Sequence[str]) -> tuple[str, ...]:
+    """``pubmed/fedspray`` as names. Names may have a ``/`` too: the longest one that fits is taken.
+
+    >>> split_owners("pubmed / w/o proxies", ["pubmed", "w/o proxies"])
+    ('pubmed', 'w/o proxies')
+    """
+    parts, owners = text.split("/"), []
+    while parts:
+        joined = ["/".join(parts[:length]).strip() for length in range(len(parts), 0, -1)]
+        length = next((len(parts) - i for i, name in enumerate(joined) if name in names), 1)
+        owners.append("/".join(parts[:length]).strip())
+        parts = parts[length:]
+    return tuple(filter(None, owners))
+
+
+def _rules(tables: Any, names: Sequence[str], where: str) -> list[Rule]:
     """The rules of a table, the less specific ones first, so that the more specific ones win."""
     rules = []
     for name, values in check_table(tables, where).items():
-        owners = tuple(part.strip() for part in name.split("/") if part.strip())
+        owners = split_owners(name, names)
+        for owner in owners:
+            if owner not in names:
+                raise unknown("data set, method or backbone of this comparison", owner, names)
         rules.append(Rule(owners, check_table(values, f"{where}: {name}")))
     return sorted(rules, key=lambda rule: len(rule.owners))

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 CURVES = ("loss", "overall", "minority")
 _WITHOUT_TEST = ("best_round", "rounds", "val", "train", "bytes_up", "bytes_down", "failures", "seconds", "cpu_seconds")
+_OF_TEST = ("overall", "minority", "overall_client_mean", "minority_client_mean", "macro_f1", "auc", "clients")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +93,25 @@ class CellResult:
             if content.get("key") != key:
                 raise InputError(f"{path} holds the key {content.get('key')!r}, but {key!r} is needed")
             cell = cls(content)
-            if not isinstance(cell.metrics["val"], dict) or not (cell.content["validation_only"] or cell.nodes):
-                raise KeyError
+            cell._check()
         except InputError as error:
             raise InputError(f"{error}: remove the file, and the cell is run again") from None
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(f"{path} is damaged: remove the file, and the cell is run again") from None
         return cell
+
+    def _check(self) -> None:
+        """Raises an error of some kind if something is missing that studies read."""
+        tested = not self.content["validation_only"]
+        metrics, rounds = self.metrics, self.metrics["rounds"]
+        for name in (*_WITHOUT_TEST, *(_OF_TEST if tested else ())):
+            metrics[name]
+        parts = [metrics["val"], *(metrics["clients"].values() if tested else ())]
+        curves = [self.content["curves"][part][name] for part in ("val", *(["test"] * tested)) for name in CURVES]
+        if not all({"overall", "minority"} <= set(part) for part in parts) or {len(c) for c in curves} != {rounds}:
+            raise KeyError
+        if tested:
+            assert self.nodes is not None
 
 
 def _short(value: float | None) -> float | None:

@@ -27,6 +27,8 @@ def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[An
     """
     if len(values) < 2:
         raise InputError(f"{setting} has {len(values)} value(s), but a sweep needs at least 2")
+    if any(setting in rule.values for rule in plan.flags):
+        raise InputError(f"{setting} is set by a flag and varied, but only one can be")
     for row in plan.rows():
         check_meaning(row.run.algorithm, [setting])
     found = []

@@ -92,10 +92,13 @@ def _run(job: Job) -> None:
             begin(folder, federation, settings, source, threads=job.threads)
         return carry_out(federation, settings, folder, threads=job.threads, on_record=stop_if_orphaned)
 
+    was_begun = folder.exists()
     try:
         outcome = run_or_go_on()
-    except OtherVersionError:
-        shutil.rmtree(folder)
+    except InputError as error:
+        if not (was_begun or isinstance(error, OtherVersionError)):
+            raise
+        shutil.rmtree(folder)  # of another version, or damaged
         outcome = run_or_go_on()
     header = {
         "key": job.key,
