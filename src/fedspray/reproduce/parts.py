@@ -54,7 +54,11 @@ def gat(request: Request) -> PartResult:
 def auc(request: Request) -> PartResult:
     """Another metric."""
     study = carry_out("auc", request)
-    return part_result("auc", "Area under the ROC curve", ANSWERS, study, request)
+    source = (
+        f"{ANSWERS}, without a definition; ours ranks nodes of the same client, since scores of different personal "
+        "models are not on one scale, and averages over classes"
+    )
+    return part_result("auc", "Area under the ROC curve", source, study, request)
 
 
 def noise(request: Request) -> PartResult:
