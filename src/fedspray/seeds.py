@@ -1,8 +1,8 @@
 """Random streams by name.
 
-Every draw comes from (seed, purpose, client, round …), never from a global generator or from a
-position in a list: so a draw is the same for one client alone and for many at once, in one process
-or in ten, and in whatever order the work is done.
+Every draw comes from (seed, purpose, client, round …), never from a global generator: so a draw is the
+same for one client alone and for many at once, in one process or in ten, and in whatever order the work
+is done. A client is called by its name or, in training, by its id: its place in the federation.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ def test_hidden_layers_hardly_tell_models_apart() -> None:
     ("settings", "sentence"),
     [
         ({"embedding": "weights"}, "embedding is 'weights', but must be one of logits, hidden"),
-        ({"sharpness": -1.0}, "sharpness is -1.0, but must be at least 0"),
+        ({"sharpness": -1.0}, "sharpness is -1.0, but must be from 0 to 1e30"),
+        ({"sharpness": 1e39}, "sharpness is 1e+39, but must be from 0 to 1e30"),
         (
             {"proxy_density": 1.5},
             "the random graph has 5 blocks of 100 nodes with density 1.5: "

@@ -76,6 +76,7 @@ def test_more_moments_leave_the_first_ones_as_they_are() -> None:
     ("settings", "sentence"),
     [
         ({"moments": "cubic"}, "moments is 'cubic', but must be one of raw, central, hybrid"),
+        ({"propagation_share": 7.0}, "propagation_share is 7.0, but must be from 0 to 1"),
         ({"temperature": 0.0}, "temperature is 0.0, but must be above 0"),
         (
             {"num_moments": 0},

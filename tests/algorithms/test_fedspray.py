@@ -163,8 +163,9 @@ def test_proxies_are_aligned_by_ratio_not_by_size() -> None:
     assert algorithm.server_update(server, uplink, (0, 1)).class_proxies.item() == pytest.approx(1 / 1.1)
 
 
-def test_the_ablation_has_no_proxies() -> None:
-    game = Play(build("fedspray-no-proxies"), stack(ragged_federation()), rounds=3)
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_the_ablation_has_no_proxies(noise: float) -> None:
+    game = Play(build("fedspray-no-proxies", proxy_noise=noise), stack(ragged_federation()), rounds=3)
     assert not game.server.class_proxies.any()
     assert not game.client.node_proxies.any()
 

@@ -224,6 +224,8 @@ def test_the_dropout_of_ones_own_module_is_drawn_by_name(tmp_path: Path, monkeyp
         ("gcn", {"init": "normal"}, "init is 'normal', but must be one of"),
         ("gcn", {"dropout": 1.0}, "dropout is 1.0, but must be at least 0 and below 1"),
         ("gcn", {"hidden": 0}, "hidden is 0, but must be at least 1"),
+        ("gcn", {"adam_eps": 0.0}, "adam_eps is 0.0, but must be above 0"),
+        ("gat", {"negative_slope": -4.0}, "negative_slope is -4.0, but must be from 0 to 1"),
         ("gat", {"heads": 5}, "heads is 5, but must divide hidden, which is 64"),
         ("no_such_module:X", {}, "backbone 'no_such_module:X': the module 'no_such_module' cannot be imported"),
         ("collections:Nope", {}, "backbone 'collections:Nope': the module 'collections' has no class 'Nope'"),

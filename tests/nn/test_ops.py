@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
-from fedspray.data.batch import SparseMatrix
+from fedspray.data.batch import NodeRows, SparseMatrix
 from fedspray.nn import ops
 
 
@@ -87,6 +87,16 @@ def test_soft_cross_entropy_is_torchs_weighted_by_hand() -> None:
         own = losses[(batch.train >= start) & (batch.train < stop)].mean()
         assert torch.isclose(result[k], own + distances[start:stop].sum())
     assert torch.autograd.gradcheck(lambda z: ops.soft_cross_entropy(z, targets, batch.rows), (logits,))
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (3, 3)])
+def test_logits_stay_as_they_are(shape: tuple[int, int]) -> None:
+    """Of one node, or one class, logits are contiguous either way round."""
+    logits = torch.arange(float(shape[0] * shape[1])).reshape(shape) + 1
+    before, rows = logits.clone(), NodeRows((0, shape[0]), torch.ones(shape[0], 2))
+    assert ops.probabilities(logits).shape == (shape[1], shape[0])
+    ops.soft_cross_entropy(logits, torch.ones(shape[1], shape[0]), rows)
+    assert logits.equal(before)
 
 
 def test_a_client_alone_gets_the_bits_that_it_gets_in_a_block() -> None:

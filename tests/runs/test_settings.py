@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from toys import ragged_federation
 import fedspray
 from fedspray import algorithms
 from fedspray.errors import InputError
+from fedspray.runs.run import carry_out
 from fedspray.runs.settings import RunSettings, check_meaning, describe, parse
 
 
@@ -66,13 +68,17 @@ def test_settings_without_meaning_change_nothing_and_are_refused(algorithm: str)
     ignored = algorithms.find(algorithm).ignores
     assert ignored
     values = {name: given[name] for name in ignored}
-    usual = fedspray.run(ragged_federation(), algorithm=algorithm, rounds=2, hidden=4).summary()
-    changed = fedspray.run(ragged_federation(), algorithm=algorithm, rounds=2, hidden=4, **values).summary()
+    settings = RunSettings(algorithm=algorithm, values={"rounds": 2, "hidden": 4})
+    usual = carry_out(ragged_federation(), settings, None).summary()
+    with_values = replace(settings, values={**settings.values, **values})
+    changed = carry_out(ragged_federation(), with_values, None).summary()
     assert changed["overall"] == usual["overall"]
     assert changed["seeds"][0]["clients"] == usual["seeds"][0]["clients"]
     for name in ignored:
         with pytest.raises(InputError, match=f"{name} has no meaning to {algorithm}"):
             check_meaning(algorithm, [name])
+        with pytest.raises(InputError, match=f"{name} has no meaning to {algorithm}"):
+            fedspray.run(ragged_federation(), algorithm=algorithm, **{name: given[name]})
 
 
 def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:

@@ -63,6 +63,11 @@ def test_names_may_have_a_slash_if_they_stay_clear() -> None:
             {"algorithms": [{"name": "fedavg/sage", "algorithm": "fedspray"}, "fedavg"], "backbones": ["gcn", "sage"]},
             "'fedavg/sage' names two things of this comparison, but names must differ",
         ),
+        (
+            {"algorithms": [{"algorithm": "scaffold", "set": {"lr": 5}}]},
+            "lr has no meaning to scaffold, which ignores adam_eps, lr, reset_optimizer",
+        ),
+        ({"algorithms": ["scaffold"], "set": {"scaffold": {"lr": 5}}}, "lr has no meaning to scaffold"),
         ({"algorithms": [{"name": "x\ny", "algorithm": "fedavg"}]}, "the name 'x\\ny' must not be empty or have line"),
         ({"algorithm": ["local"]}, "plan.toml: [compare]: unknown key 'algorithm': the nearest is 'algorithms'"),
         ({"algorithms": []}, "plan.toml: algorithms is [], but must be a list of names or tables"),

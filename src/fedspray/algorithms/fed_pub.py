@@ -90,8 +90,8 @@ class FedPub(ReceivingClients[ServerState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sharpness < 0:
-            raise InputError(f"sharpness is {self.sharpness}, but must be at least 0")
+        if not 0 <= self.sharpness <= 1e30:  # beyond it single precision ends
+            raise InputError(f"sharpness is {self.sharpness}, but must be from 0 to 1e30")
         if self.proxy_blocks < 1 or self.proxy_block_size < 1 or not 0 <= self.proxy_density <= 1:
             raise InputError(
                 f"the random graph has {self.proxy_blocks} blocks of {self.proxy_block_size} nodes with density "

@@ -77,6 +77,8 @@ class FedGTA(ReceivingClients[PersonalModels]):
                 f"num_moments is {self.num_moments} and propagation_steps {self.propagation_steps}: "
                 "needed are num_moments ≥ 1, propagation_steps ≥ 0"
             )
+        if not 0 <= self.propagation_share <= 1:
+            raise InputError(f"propagation_share is {self.propagation_share}, but must be from 0 to 1")
         if self.temperature <= 0:
             raise InputError(f"temperature is {self.temperature}, but must be above 0")
 

@@ -311,7 +311,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         slots = batch.train_rows.client_of * batch.num_classes + batch.train_labels
         sums = proxies.new_zeros(received.shape).flatten(0, 1).index_add(0, slots, proxies).view_as(received)
         means = torch.where(counts[:, :, None] > 0, sums / counts.clamp(min=1)[:, :, None], received)
-        if self.proxy_noise > 0:
+        if self.proxy_noise > 0 and self.use_proxies:  # without proxies nothing is uploaded but zeros
             draws = [
                 torch.randn(received.shape[1:], generator=torch_generator(seed, "proxy noise", k))
                 for k in batch.client_ids

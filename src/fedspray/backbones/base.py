@@ -55,6 +55,8 @@ class Backbone(ABC):
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}, but must be at least 0 and below 1")
+        if self.adam_eps <= 0:
+            raise InputError(f"adam_eps is {self.adam_eps}, but must be above 0")
         if self.lr <= 0 or self.weight_decay < 0:
             raise InputError(f"lr is {self.lr} and weight_decay {self.weight_decay}: needed are lr > 0, decay ≥ 0")
 

@@ -36,6 +36,8 @@ class GAT(Backbone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.negative_slope <= 1:
+            raise InputError(f"negative_slope is {self.negative_slope}, but must be from 0 to 1")
         if self.heads < 1 or self.hidden % self.heads:
             raise InputError(f"heads is {self.heads}, but must divide hidden, which is {self.hidden}")
 

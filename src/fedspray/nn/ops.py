@@ -217,7 +217,7 @@ def _shifted(logits: Tensor) -> Tensor:
     Softmax is made from this by elementwise steps. torch's own over a first axis rounds a node's values by its place
     among the others, and a client alone would not get the bits that it gets in a block.
     """
-    by_class = logits.detach().T.contiguous()
+    by_class = logits.detach().T.clone(memory_format=torch.contiguous_format)  # one node's are contiguous already
     return by_class.sub_(by_class.amax(dim=0))
 
 

@@ -20,7 +20,7 @@ from fedspray.runs import nodes, store
 from fedspray.runs.conduct import Host, OnRecord, conduct, header
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import Json, RunResult
-from fedspray.runs.settings import RunSettings
+from fedspray.runs.settings import RunSettings, check_meaning
 
 
 def run(
@@ -60,6 +60,7 @@ def run(
         raise InputError(f"seeds is {seeds!r}, but must be a list of whole numbers: range({seeds}) for that many")
     if threads < 1:
         raise InputError(f"threads is {threads}, but must be at least 1")
+    check_meaning(algorithm, values)
     if rounds is not None:
         values["rounds"] = rounds
     settings = RunSettings(

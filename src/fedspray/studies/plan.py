@@ -167,6 +167,9 @@ class Plan:
             plan = replace(plan, tune=search)
         for row in plan.rows():
             row.check()  # refuse bad settings before any data are touched
+        for method in plan.methods:
+            own = [rule.values for rule in (*plan.rules, *plan.flags) if method.name in rule.owners]
+            check_meaning(method.algorithm, [name for given in (method.set, *own) for name in given])
         return plan
 
     def rows(self) -> list[Row]:
