@@ -120,6 +120,22 @@ class TestWithTheExtra:
         assert file.read_text() == (kit / "local" / "agreement.json").read_text()
         assert file.read_text() == (project / "kits" / "server" / "local" / "agreement.json").read_text()
 
+    def test_a_run_that_is_not_finished_keeps_its_agreement(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        before = (project / "agreement.json").read_text()
+        for run in ("done", "first"):
+            (project / "runs" / run).mkdir()
+            (project / "runs" / run / "settings.json").write_text("{}")
+        (project / "runs" / "done" / "result.json").write_text("{}")
+        sentence = complaint(capsys, "deploy", "amend", project, "--rounds", "20")
+        assert "error: first is not finished and cannot go on under another agreement: bring it" in sentence
+        assert (project / "agreement.json").read_text() == before
+        assert run_command(["deploy", "amend", str(project), "--rounds", "20", "--yes"]) == 0
+        assert (project / "agreement.json").read_text() != before
+
     def test_what_is_not_given_stays_agreed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
         begun = [

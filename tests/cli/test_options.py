@@ -28,7 +28,7 @@ USED_BY_THE_COMMAND: dict[Callable[..., Any], set[str]] = {
     plan: {"config", "threads", "as_json"},
     local: {"out", "threads", "grace", "as_json"},
     init: {"folder", "sites", "host", "port", "features", "classes", "name", "grace", "csr", "valid_days"},
-    amend: {"folder"},
+    amend: {"folder", "yes"},
     compare: {"config", "bootstrap", "out", "as_json"},
     sweep: {"config", "vary", "out", "as_json"},
     tune: {"config", "grid", "tuning_seeds", "criterion", "trials", "out", "as_json"},

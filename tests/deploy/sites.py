@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import Board
 from fedspray.deploy.door import Door
+from fedspray.deploy.forms import Forms
 from fedspray.deploy.host import Quorum, RemoteHost
 from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
@@ -44,6 +47,8 @@ class Sites:
         self.late: Callable[[str, Ask], bool] = lambda name, ask: False
         self.slow: Callable[[str, Ask], bool] = lambda name, ask: False
         """Whose answers come after the others' and after the grace time, so that they are late unless they count."""
+        self.changed: Callable[[str, Ask, Reply], Reply] = lambda name, ask, reply: reply
+        """What a site that does not keep to the rules makes of its answer."""
 
     def restart(self) -> None:
         for door in self._open.values():
@@ -63,7 +68,7 @@ class Sites:
             if self.late(name, ask) or (self.slow(name, ask) and quorum.is_settled(arrived)):
                 replies[name] = "late"
             else:
-                replies[name] = arrived[name] = Reply.unpack(answer, thaw(values))
+                replies[name] = arrived[name] = self.changed(name, ask, Reply.unpack(answer, thaw(values)))
         return replies
 
     def run(self) -> dict[str, Any]:
@@ -71,7 +76,8 @@ class Sites:
         board = Board(self.folder / "run", "job")
 
         def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
-            return RemoteHost(roster, settings.build()[1], seed, self)
+            forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
+            return RemoteHost(roster, settings.build()[1], seed, self, forms)
 
         try:
             result = conduct(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,18 @@ from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from toys import ragged_federation
 
-from fedspray.deploy.board import Board
+from fedspray.deploy import controller as controllers
+from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.board import Board, read_progress
 from fedspray.deploy.controller import ABSENT, RunController
 from fedspray.deploy.host import Quorum
+from fedspray.deploy.server import Server
 from fedspray.deploy.wire import Ask, Reply, freeze
 from fedspray.engine.worker import Request
+from fedspray.runs.run import begin_with
+from fedspray.runs.settings import RunSettings
 
 GRACE = 0.3
 LATER = 1.5
@@ -64,12 +71,18 @@ class Controller(RunController):
             time.sleep(0.01)
         for replies in (now, later):
             for name, reply in replies.items():
-                answer = ClientTask(Client(name, ""), self._tasks[name])
-                answer.result = Shareable()
-                head, arrays = reply.pack()
-                answer.result["head"], answer.result["arrays"] = head, freeze(arrays)
-                self._on_result(answer, self._context)
+                self._give_one(self._tasks[name], name, reply)
             time.sleep(LATER if replies is now else 0.0)
+
+    def give_one(self, tasks: Mapping[str, Task], name: str, round_index: int) -> None:
+        self._give_one(tasks[name], name, Reply(model=name, seed=0, round_index=round_index))
+
+    def _give_one(self, task: Task, name: str, reply: Reply) -> None:
+        answer = ClientTask(Client(name, ""), task)
+        answer.result = Shareable()
+        head, arrays = reply.pack()
+        answer.result["head"], answer.result["arrays"] = head, freeze(arrays)
+        task.result_received_cb(answer, self._context)
 
 
 def test_evaluations_do_not_start_the_grace_time(tmp_path: Path) -> None:
@@ -93,3 +106,62 @@ def test_after_enough_answers_the_others_have_the_grace_time(tmp_path: Path) -> 
 def test_where_too_many_failed_nobody_is_waited_for_without_an_end(tmp_path: Path) -> None:
     quorum = Quorum(frozenset({"broken", "also_broken", "never"}), 2)
     assert Controller(tmp_path).play(quorum, {"broken": BAD, "also_broken": BAD}, {}) == {"broken", "also_broken"}
+
+
+def test_an_answer_that_is_read_when_the_next_round_has_begun_is_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large answers take their time to be read."""
+    controller, reading, go_on = Controller(tmp_path), threading.Event(), threading.Event()
+    read = controllers._read
+
+    def slowly(result: Shareable) -> Reply | str:
+        reply = read(result)
+        if isinstance(reply, Reply) and reply.round_index == 1 and reply.model == "slow":
+            reading.set()
+            go_on.wait(10)
+        return reply
+
+    monkeypatch.setattr(controllers, "_read", slowly)
+    quorum = Quorum(frozenset({"quick", "slow"}), 1)
+    late: list[threading.Thread] = []
+
+    def give(round_index: int) -> None:
+        while len(controller._tasks) < 2:
+            time.sleep(0.01)
+        tasks = dict(controller._tasks)
+        if round_index == 1:
+            late.append(threading.Thread(target=controller.give_one, args=(tasks, "slow", 1), daemon=True))
+            late[0].start()
+            reading.wait(10)
+        else:
+            go_on.set()
+            late[0].join()
+        controller.give_one(tasks, "quick", round_index)
+
+    for round_index in (1, 2):
+        controller._tasks = {}
+        giver = threading.Thread(target=give, args=(round_index,), daemon=True)
+        giver.start()
+        asks = {name: Ask(0, Request(round_index), {}) for name in ("quick", "slow")}
+        replies = controller.deliver(asks, quorum)
+        giver.join()
+        assert replies["slow"] == ABSENT
+        assert isinstance(replies["quick"], Reply)
+        assert replies["quick"].round_index == round_index
+
+
+def test_why_a_job_cannot_begin_is_shown(tmp_path: Path) -> None:
+    agreement = Agreement(ragged_federation().roster, RunSettings())
+    (tmp_path / "local").mkdir()
+    agreement.save(tmp_path / "local")
+    Server(tmp_path, tmp_path / "runs").save()
+    begin_with(tmp_path / "runs" / "first", agreement.roster, agreement.settings, None, None)
+    context = SimpleNamespace(
+        get_engine=lambda: SimpleNamespace(get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(tmp_path))),
+        get_job_id=lambda: "job",
+    )
+    RunController("first", "0" * 64, GRACE).control_flow(Signal(), context)
+    progress = read_progress(tmp_path / "runs" / "first")
+    assert progress["state"] == "stopped"
+    assert progress["reason"].startswith("the job is for agreement 000000000000, but the server has ")

@@ -25,11 +25,12 @@ from toys import ragged_federation
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.door import read_ledger
+from fedspray.deploy.door import LEDGER, read_ledger
 from fedspray.deploy.executor import SiteExecutor
 from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.worker import Request
+from fedspray.nn.tree import Message
 from fedspray.runs import store
 from fedspray.runs.settings import RunSettings
 
@@ -54,14 +55,15 @@ class Context(FLContext):  # type: ignore[misc]
 class Job:
     """A job at one site."""
 
-    def __init__(self, folder: Path, fingerprint: str | None = None) -> None:
+    def __init__(self, folder: Path, fingerprint: str | None = None, run: Any = "run") -> None:
         federation = ragged_federation()
         self.agreement = Agreement(federation.roster, RunSettings(algorithm="fedavg", values={"rounds": 3}))
         Sites(folder, federation, self.agreement)
         self.kit = folder / SITE
-        self._executor = SiteExecutor("run", fingerprint or self.agreement.fingerprint())
+        self._executor = SiteExecutor(run, fingerprint or self.agreement.fingerprint())
         self._context = Context(self.kit)
         self.seed, self.request = 0, Request(1, evaluate=False)
+        self.message: Callable[[Message], Message] = lambda message: message
 
     def start(self) -> Job:
         self._executor.handle_event(EventType.START_RUN, self._context)
@@ -77,7 +79,7 @@ class Job:
         """The first round's request, unless another is set."""
         algorithm: Algorithm[Any, Any] = self.agreement.settings.build_for(self.agreement.roster)[0][1]
         server = algorithm.init_server(self.agreement.roster.task, 0)
-        head, arrays = Ask(self.seed, self.request, algorithm.broadcast(server, [1])).pack()
+        head, arrays = Ask(self.seed, self.request, self.message(algorithm.broadcast(server, [1]))).pack()
         return self.send(head, freeze(arrays))
 
     def end(self) -> None:
@@ -104,6 +106,23 @@ def test_refusals_are_in_the_ledger(tmp_path: Path) -> None:
     job.end()
     assert job.ask().error is not None
     assert len(read_ledger(job.kit)) == 2
+
+
+def test_names_that_the_server_makes_up_do_not_spoil_the_ledger(tmp_path: Path) -> None:
+    job = Job(tmp_path, run=["x"]).start()
+    assert job.ask().error is not None
+    assert [line["run"] for line in read_ledger(job.kit)] == ["(not a name)"]
+    job.end()
+
+
+def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
+    job = Job(tmp_path).start()
+    job.ask()
+    ledger = job.kit / LEDGER
+    ledger.write_text(ledger.read_text() + '{"time": "2026')
+    job.ask()
+    assert [line["round"] for line in read_ledger(job.kit)] == [1, 1]
+    job.end()
 
 
 @pytest.mark.parametrize(
@@ -235,6 +254,31 @@ def later_round(job: Job, _: pytest.MonkeyPatch) -> None:
     job.request = Request(3, from_round=-1)
 
 
+def forgotten_round(job: Job, _: pytest.MonkeyPatch) -> None:
+    folder = job.kit / "state" / "run" / "seed-0"
+    job.start()
+    for round_index in (1, 2):
+        job.request = Request(round_index)
+        assert job.ask().error is None
+    assert sorted(file.name for file in folder.iterdir()) == ["memory-1.safetensors", "memory-2.safetensors"]
+    job.request = Request(3, from_round=0)
+
+
+def asks(request: Request) -> Callable[[Job, pytest.MonkeyPatch], None]:
+    def change(job: Job, _: pytest.MonkeyPatch) -> None:
+        job.request = request
+
+    return change
+
+
+def more_arrays(job: Job, _: pytest.MonkeyPatch) -> None:
+    job.message = lambda message: {**message, "more": torch.zeros(1, 10)}
+
+
+def fewer_arrays(job: Job, _: pytest.MonkeyPatch) -> None:
+    job.message = lambda message: {name: value for name, value in message.items() if name != "gnn.conv1.bias"}
+
+
 def other_seed(job: Job, _: pytest.MonkeyPatch) -> None:
     job.seed = 7
 
@@ -249,7 +293,16 @@ def other_seed(job: Job, _: pytest.MonkeyPatch) -> None:
         (other_seed, "Refused: seed 7 is not in the agreement, whose seeds are (0,)"),
         (other_memory, "OtherVersionError: the checkpoint of round 0 was written by another version of fedspray"),
         (not_finite, "NotFinite: w is not finite after local training"),
-        (later_round, "Forgotten: asked for round -1, but rounds [0] are remembered"),
+        (later_round, "Refused: round 3 is to go on from round -1, but it cannot"),
+        (forgotten_round, "Forgotten: asked for round 0, but rounds [1, 2] are remembered"),
+        (asks(Request(9)), "Refused: round 9 is asked for, but 3 rounds are agreed"),
+        (asks(Request(0)), "Refused: round 0 is asked for, but 3 rounds are agreed"),
+        (asks(Request(4)), "Refused: training is asked for in round 4, but 3 rounds are agreed"),
+        (asks(Request(2, detail=True)), "Refused: the report is asked for in round 2, but it comes after the last one"),
+        (asks(Request(5, train=False)), "Refused: the report is asked for in round 5, but it comes after"),
+        (asks(Request(2, from_round=2)), "Refused: round 2 is to go on from round 2, but it cannot"),
+        (more_arrays, "Refused: the message is not the algorithm's: 'more' is not part of it"),
+        (fewer_arrays, "Refused: the message is not the algorithm's: gnn.conv1.bias is missing"),
     ],
 )
 def test_what_is_for_the_coordinator_arrives_whole(

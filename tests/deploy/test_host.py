@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import SHARED
 from fedspray.deploy.door import read_ledger
-from fedspray.deploy.wire import Ask
+from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.local import single_blocks
 from fedspray.errors import RunStopped
 from fedspray.runs import run as runs
@@ -126,6 +127,54 @@ def test_an_error_is_not_one_of_the_answers_that_are_needed(tmp_path: Path) -> N
     records = (tmp_path / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["trained"] for line in records] == [[1], [1]]
     assert json.loads(records[0])["failed"] == {"0": "MissingDataError (the site's log says more)", "2": "late"}
+
+
+def part(name: str, **values: Any) -> Callable[[Reply], Reply]:
+    """An answer with some fields of its uplink or counts changed; None takes them away."""
+
+    def change(reply: Reply) -> Reply:
+        message = {**getattr(reply, name), **{key.replace("__", "."): value for key, value in values.items()}}
+        kept: dict[str, Any] = {name: {key: value for key, value in message.items() if value is not None}}
+        return replace(reply, **kept)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (part("uplink", class_proxies=None), "its uplink is not the algorithm's: class_proxies is missing"),
+        (part("uplink", more=torch.zeros(1)), "its uplink is not the algorithm's: 'more' is not part of it"),
+        (part("uplink", class_proxies=torch.zeros(1, 2)), "its uplink is not the algorithm's: class_proxies has type"),
+        (part("uplink", num_train=-torch.ones(1)), "num_train is negative"),
+        (part("uplink", class_ratios=torch.full((1, 3), 3e38)), "class_ratios has numbers that are too large"),
+        (part("counts", evaluation__loss=None), "its counts is not the algorithm's: evaluation.loss is missing"),
+        (
+            part("counts", evaluation__confusion=torch.full((1, 3, 3, 3), -5, dtype=torch.int32)),
+            "evaluation.confusion has numbers that nothing counted can have",
+        ),
+        (
+            part("counts", evaluation__majority=torch.tensor([3], dtype=torch.int32)),
+            "evaluation.majority has numbers that nothing counted can have",
+        ),
+        (lambda reply: replace(reply, round_index=1), "it answered something that it was not asked"),
+        (lambda reply: replace(reply, trained=False), "it answered something that it was not asked"),
+    ],
+)
+def test_a_site_that_sends_something_else_is_as_if_away(
+    tmp_path: Path, change: Callable[[Reply], Reply], reason: str
+) -> None:
+    """Also where it is one of two: the form is the algorithm's, not that of most."""
+    federation = ragged_federation()
+    federation = replace(federation, clients=federation.clients[:2])
+    settings = {"algorithm": "fedspray", "values": {"rounds": 4, "hidden": 8, "min_clients": 1}}
+    odd, away = make(tmp_path / "odd", federation, **settings), make(tmp_path / "away", federation, **settings)
+    name = federation.clients[0].name
+    odd.changed = lambda site, ask, reply: change(reply) if site == name and ask.request.round_index == 3 else reply
+    away.trouble = lambda site, ask: "away" if site == name and ask.request.round_index == 3 else None
+    assert stable(odd.run()) == stable(away.run())
+    records = (tmp_path / "odd" / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(records[2])["failed"]["0"].startswith(reason)
 
 
 def test_models_ledger_and_shared_part_are_where_they_belong(tmp_path: Path) -> None:

@@ -64,5 +64,14 @@ def test_what_is_not_arrays_is_refused(frozen: Any) -> None:
 
 def test_a_request_with_odd_fields() -> None:
     head, arrays = ASK.pack()
-    with pytest.raises(Malformed, match="the request has the fields"):
+    with pytest.raises(Malformed, match=r"the fields \['best_round', .* are needed"):
         Ask.unpack({**head, "request": {"round_index": 1}}, arrays)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("round_index", "2"), ("round_index", True), ("train", 1), ("detail", None)]
+)
+def test_fields_of_another_type_are_refused(field: str, value: Any) -> None:
+    head, arrays = ASK.pack()
+    with pytest.raises(Malformed, match=f"{field} is .*, which is not of the right type"):
+        Ask.unpack({**head, "request": {**head["request"], field: value}}, arrays)

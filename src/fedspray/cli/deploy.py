@@ -197,12 +197,13 @@ def amend(
     seed: options.RunSeed = None,
     seeds: options.RunSeeds = None,
     keep_split: options.KeepSplit = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Give up runs that are not finished.")] = False,
 ) -> None:
     """Change what is agreed on with the same sites; what is not given stays. Each site must agree to the new file."""
     flags = options.experiment_values(locals())
     need_nvflare()
     from fedspray.deploy.agreement import FILE, Agreement
-    from fedspray.deploy.coordinator import amended
+    from fedspray.deploy.coordinator import amended, unfinished_runs
     from fedspray.deploy.project import Project
 
     project, output = Project.open(folder), Output()
@@ -212,10 +213,16 @@ def amend(
     if not changes:
         output.note("nothing changes: the agreement is as it was")
         return
+    unfinished = unfinished_runs(project)
+    if unfinished and not yes:
+        raise InputError(
+            f"{', '.join(unfinished)} is not finished and cannot go on under another agreement: bring it to its end "
+            f"with fedspray deploy run {folder} --attach --run {unfinished[0]}, or give --yes to give it up"
+        )
     for change in changes:
         output.show(change)
-    new.save(project.server / "local")
     new.save(project.folder)
+    new.save(project.server / "local")
     output.note(f"send {project.folder / FILE} to every site, for: fedspray site agree KIT {FILE}")
 
 

@@ -47,8 +47,7 @@ class Board:
 
     def add_exchange(self, seed: int, line: Json) -> None:
         """Logs one exchange; an exchange that is repeated after a crash is there twice."""
-        with (self._folder / f"seed-{seed}" / EXCHANGES).open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
+        store.append_line(self._folder / f"seed-{seed}" / EXCHANGES, json.dumps(line))
 
     def after_round(self, seed: int, progress: Progress) -> None:
         """Keeps the shared part of the best round: that of the round before this one, or an older one.
@@ -74,24 +73,18 @@ class Board:
 
 
 def read_progress(folder: Path) -> Json:
-    """What is shown now; nothing before the first job began."""
+    """What is shown now; nothing before the first job began, or if a power cut left nothing of it."""
     try:
-        content: Json = json.loads((folder / PROGRESS).read_text())
-    except FileNotFoundError:
+        content = json.loads((folder / PROGRESS).read_text())
+    except (FileNotFoundError, ValueError):
         return {}
-    return content
+    return content if isinstance(content, dict) else {}
 
 
 def read_exchanges(folder: Path, seed: int) -> list[Json]:
     """All exchanges of a seed, the last version of each."""
-    file = folder / f"seed-{seed}" / EXCHANGES
-    lines = file.read_text().splitlines() if file.exists() else []
     latest: dict[int, Json] = {}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:  # cut off by a crash
-            continue
+    for entry in store.read_lines(folder / f"seed-{seed}" / EXCHANGES):
         latest[entry["round"]] = entry
     return [latest[index] for index in sorted(latest)]
 

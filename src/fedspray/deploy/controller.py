@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
@@ -19,12 +21,13 @@ from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.board import Board
+from fedspray.deploy.forms import Forms
 from fedspray.deploy.host import Quorum, RemoteHost
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.server import Server
 from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
-from fedspray.errors import RunStopped
+from fedspray.errors import InputError, RunStopped
 from fedspray.runs.conduct import Host, conduct
 
 POLL = 0.02
@@ -36,6 +39,15 @@ ABSENT = "it did not answer in time"
 
 class Aborted(RuntimeError):
     """NVFlare ends the job; the run goes on from its checkpoint in another one."""
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """What is known of one exchange."""
+
+    arrived: dict[str, Reply | str] = field(default_factory=dict)
+    fetched: set[str] = field(default_factory=set)
+    """Sites that took up what they are asked."""
 
 
 class RunController(Controller):  # type: ignore[misc]
@@ -51,8 +63,7 @@ class RunController(Controller):  # type: ignore[misc]
         super().__init__(task_check_period=POLL)
         self._run, self._fingerprint, self._grace = run, agreement, grace
         self._news = threading.Condition()
-        self._arrived: dict[str, Reply | str] = {}
-        self._fetched: set[str] = set()
+        self._exchange = _Exchange()
         self._absent: set[str] = set()
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
@@ -76,18 +87,19 @@ class RunController(Controller):  # type: ignore[misc]
         """Runs every seed from its checkpoint to its end."""
         root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
         server = Server.open(root)
-        agreement = server.agreement(self._fingerprint)
         folder = server.run_folder(self._run)
         lock = Lock(folder / "lock")
         lock.take_over()
         self._board, self._abort, self._context = Board(folder, fl_ctx.get_job_id()), abort_signal, fl_ctx
-        roster, settings = agreement.roster, agreement.settings
-
-        def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
-            self._board.show(seed=seed, state="running")
-            return RemoteHost(roster, settings.build()[1], seed, self)
-
         try:
+            agreement = server.agreement(self._fingerprint)
+            roster, settings = agreement.roster, agreement.settings
+
+            def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
+                self._board.show(seed=seed, state="running")
+                forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
+                return RemoteHost(roster, settings.build()[1], seed, self, forms)
+
             conduct(
                 roster,
                 settings,
@@ -97,7 +109,7 @@ class RunController(Controller):  # type: ignore[misc]
                 on_round=self._board.after_round,
             )
             self._board.finish()
-        except RunStopped as error:
+        except (RunStopped, InputError) as error:
             self._board.show(state="stopped", reason=str(error))
         except Aborted:
             self._board.show(state="aborted")
@@ -112,29 +124,42 @@ class RunController(Controller):  # type: ignore[misc]
 
     def deliver(self, asks: Mapping[str, Ask], quorum: Quorum) -> dict[str, Reply | str]:
         """Asks every site, waits for enough of those that count, and for the others the grace time."""
-        began = time.monotonic()
+        began, exchange = time.monotonic(), _Exchange()
         with self._news:
-            self._arrived, self._fetched = {}, set()
+            self._exchange = exchange
         tasks, sizes = {}, {}
+
+        def on_sent(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            with self._news:
+                exchange.fetched.add(client_task.client.name)
+
+        def on_result(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            reply = _read(client_task.result)
+            with self._news:
+                if exchange is not self._exchange:  # another round began while this was read
+                    self.log_info(fl_ctx, f"the answer of {client_task.client.name} came too late")
+                    return
+                exchange.arrived[client_task.client.name] = reply
+                self._news.notify_all()
+
         for name, ask in asks.items():
             head, arrays = ask.pack()
             data = Shareable()
             data["head"], data["arrays"] = head, freeze(arrays)
             sizes[name] = sum(value.nbytes for value in arrays.values())
-            tasks[name] = Task(
-                name="round", data=data, before_task_sent_cb=self._on_sent, result_received_cb=self._on_result
-            )
+            tasks[name] = Task(name="round", data=data, before_task_sent_cb=on_sent, result_received_cb=on_result)
             self.send(tasks[name], self._context, targets=[name])
         ask = next(iter(asks.values()))
         try:
             self._wait(list(asks), quorum, ask.request.round_index)
         finally:
             for name, task in tasks.items():
-                if name not in self._arrived:
+                if name not in exchange.arrived:
                     self.cancel_task(task)
         with self._news:
-            arrived = dict(self._arrived)
-        self._absent = {name for name in asks if name not in arrived and name not in self._fetched}
+            self._exchange = _Exchange()  # what comes now is too late
+        arrived = exchange.arrived
+        self._absent = {name for name in asks if name not in arrived and name not in exchange.fetched}
         self._board.show(absent=sorted(self._absent))
         self._log(ask, asks, arrived, sizes, time.monotonic() - began)
         return {name: arrived.get(name, ABSENT) for name in asks}
@@ -148,9 +173,10 @@ class RunController(Controller):  # type: ignore[misc]
         while True:
             with self._news:
                 self._news.wait(POLL * 5)
-                missing = [name for name in names if name not in self._arrived]
-                gone = all(name in self._absent and name not in self._fetched for name in missing)
-                settled = quorum.is_settled(self._arrived)
+                exchange = self._exchange
+                missing = [name for name in names if name not in exchange.arrived]
+                gone = all(name in self._absent and name not in exchange.fetched for name in missing)
+                settled = quorum.is_settled(exchange.arrived)
             if self._abort.triggered:
                 raise Aborted
             if not missing:
@@ -166,16 +192,6 @@ class RunController(Controller):  # type: ignore[misc]
                 shown = missing
         if shown:
             self._board.show(waiting_for=[], waiting_since=None)
-
-    def _on_sent(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        with self._news:
-            self._fetched.add(client_task.client.name)
-
-    def _on_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        reply = _read(client_task.result)
-        with self._news:
-            self._arrived[client_task.client.name] = reply
-            self._news.notify_all()
 
     def _log(
         self,

@@ -75,6 +75,7 @@ def init_project(
         (folder / "ca").chmod(0o700)
         (folder / "kits").chmod(0o700)
         (folder / "runs").mkdir()
+        agreement.save(folder)
         project.save()
         return {
             pack(project.site(name), folder / "zips" / f"{name}.zip", agreement, address): name in own_keys
@@ -122,6 +123,12 @@ def last_run(project: Project) -> str:
     if not begun:
         raise MissingDataError(f"{project.folder} has no run yet: begin one with fedspray deploy run {project.folder}")
     return max(begun)[1]
+
+
+def unfinished_runs(project: Project) -> list[str]:
+    """Runs that were begun and have no result."""
+    begun = sorted(file.parent for file in (project.folder / "runs").glob("*/settings.json"))
+    return [folder.name for folder in begun if not (folder / "result.json").exists()]
 
 
 def project_status(project: Project) -> dict[str, Any]:

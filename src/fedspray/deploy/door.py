@@ -15,16 +15,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedspray.deploy.agreement import Refused
+from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.site import Site, SiteRun
 from fedspray.deploy.wire import Arrays, Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.worker import Forgotten, NotFinite
-from fedspray.errors import OtherVersionError
+from fedspray.errors import InputError, OtherVersionError
+from fedspray.runs import store
 
 LEDGER = "ledger.jsonl"
 TOLD = (Refused, OtherVersionError, NotFinite, Forgotten, Malformed)
 """Errors whose text leaves: it names agreements, versions, rounds and parts of messages. That of all others may name
 paths or quote data, so only their kind leaves, and the text is in the site's own log."""
+NO_NAME = "(not a name)"
 _log = logging.getLogger(__name__)
 
 
@@ -39,14 +41,14 @@ class Door:
     """
 
     def __init__(self, folder: Path, identity: str, run: str, agreement: str) -> None:
-        self._folder, self._name = folder, run
+        self._folder, self._name = folder, _printable(run)
         self._run: SiteRun | None = None
         self._closed = "the site's job has ended"
         self._last: tuple[Json, Reply] | None = None
         try:
-            self._run = SiteRun(_site_of(folder, identity), run, agreement)
+            self._run = SiteRun(_site_of(folder, identity), self._name, agreement)
         except Exception as error:
-            _log.exception("%s is refused: %s", run, error)
+            _log.exception("%s is refused: %s", self._name, error)
             self._closed = _sentence(error)
 
     def answer(self, head: Any, arrays: Any) -> tuple[Json, bytes]:
@@ -54,7 +56,7 @@ class Door:
         ask: Ask | None = None
         try:
             ask = Ask.unpack(head, thaw(arrays))
-            reply = self._reply(ask)
+            reply = replace(self._reply(ask), seed=ask.seed, round_index=ask.request.round_index)
         except Exception as error:
             _log.exception("a request cannot be read: %s", error)
             reply = Reply(error=f"the request cannot be read: {_sentence(error)}")
@@ -97,21 +99,20 @@ class Door:
                 **{name: value.nbytes for name, value in arrays.items()},
             },
         }
-        with (self._folder / LEDGER).open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
+        store.append_line(self._folder / LEDGER, json.dumps(line))
 
 
 def read_ledger(folder: Path) -> list[dict[str, Any]]:
     """All lines of a site's ledger; a line that a crash cut off is left out."""
-    file = folder / LEDGER
-    lines = file.read_text().splitlines() if file.exists() else []
-    entries = []
-    for line in lines:
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            continue
-    return entries
+    return [{**entry, "run": _printable(entry.get("run"))} for entry in store.read_lines(folder / LEDGER)]
+
+
+def _printable(run: Any) -> str:
+    """The run's name for the ledger: what the server says may be anything."""
+    try:
+        return check_name("run", run) if isinstance(run, str) else NO_NAME
+    except InputError:
+        return NO_NAME
 
 
 def _site_of(folder: Path, identity: str) -> Site:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fedspray.data.federation import Roster
-from fedspray.deploy.wire import Ask, Reply, form
+from fedspray.deploy.forms import Forms, difference, fault_of_counts, fault_of_uplink, form_of
+from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Answers, RoundSettings
 from fedspray.engine.worker import Request
@@ -56,10 +56,12 @@ class RemoteHost:
         rounds: how many clients a round needs.
         seed: of the run.
         courier: reaches the sites.
+        forms: what their messages must look like.
     """
 
-    def __init__(self, roster: Roster, rounds: RoundSettings, seed: int, courier: Courier) -> None:
+    def __init__(self, roster: Roster, rounds: RoundSettings, seed: int, courier: Courier, forms: Forms) -> None:
         self.client_ids = tuple(range(roster.num_clients))
+        self._task, self._forms = roster.task, forms
         self._names, self._rounds, self._seed, self._courier = roster.clients, rounds, seed, courier
         self._heard = [0] * roster.num_clients
         self._digests: dict[str, str] = {}
@@ -87,11 +89,10 @@ class RemoteHost:
                 failures[k] = reply
             elif reply.error is not None:
                 failures[k] = reply.error
-            elif reply.trained != asks[self._names[k]].request.train:
-                failures[k] = "it answered something that it was not asked"
+            elif (fault := self._fault(reply, asks[self._names[k]].request)) is not None:
+                failures[k] = fault
             else:
                 replies[k] = reply
-        _drop_odd_ones(replies, failures)
         for k, reply in replies.items():
             self._heard[k] = request.round_index
             if reply.model is not None:
@@ -118,24 +119,23 @@ class RemoteHost:
         """sha256 of each site's personal model, as the site reported it."""
         return self._digests
 
+    def _fault(self, reply: Reply, request: Request) -> str | None:
+        """Why an answer cannot be taken; None if it can."""
+        if (reply.seed, reply.round_index) != (self._seed, request.round_index) or reply.trained != request.train:
+            return "it answered something that it was not asked"
+        counted = self._forms.detail if request.detail else self._forms.counts if request.evaluate else ()
+        if request.detail and not reply.counts:
+            counted = ()  # it has no model of the reported round
+        wanted = {"uplink": self._forms.uplink if request.train else (), "counts": counted}
+        for part, form in wanted.items():
+            found = form_of(getattr(reply, part))
+            if found != form:
+                return f"its {part} is not the algorithm's: {difference(found, form)}"
+        return fault_of_uplink(reply.uplink) or fault_of_counts(reply.counts, self._task)
+
     def _quorum(self, request: Request, train_ids: Set[int]) -> Quorum:
         sites = frozenset(self._names[k] for k in (train_ids if request.train else self.client_ids))
         return Quorum(sites, self._rounds.min_clients or math.ceil(len(sites) / 2))
-
-
-def _drop_odd_ones(replies: dict[int, Reply], failures: dict[int, str]) -> None:
-    """Answers must have one form; those that have another than most are failures."""
-    for part in ("uplink", "counts"):
-        forms = {
-            k: form(getattr(reply, part))
-            for k, reply in replies.items()
-            if (reply.trained if part == "uplink" else reply.counts)
-        }
-        usual = Counter(forms.values()).most_common(1)[0][0] if forms else ()
-        for k, found in forms.items():
-            if found != usual:
-                failures[k] = f"its {part} has another form than the others'"
-                replies.pop(k, None)
 
 
 def _stacked(messages: Mapping[int, Message]) -> Message:

@@ -22,6 +22,7 @@ from fedspray.data.federation import Client, Split, Task, draw_split
 from fedspray.data.graph import Graph
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Agreement, Refused, check_name
+from fedspray.deploy.forms import Form, Forms, difference, form_of
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.worker import Worker
@@ -131,10 +132,15 @@ class SiteRun:
         self._seed: int | None = None
         self._worker: Worker | None = None
         self._data = ""
+        self._downlink: Form = ()
 
     def answer(self, ask: Ask) -> Reply:
-        """Does what is asked and remembers it."""
+        """Does what is asked and remembers it; refuses what is not part of the agreed run."""
+        self._check(ask)
         worker = self._worker_for(ask.seed)
+        wanted = () if ask.request.detail else self._downlink
+        if form_of(ask.message) != wanted:
+            raise Refused(f"the message is not the algorithm's: {difference(form_of(ask.message), wanted)}")
         before = worker.rounds
         uplink, counts = worker.handle(ask.request, ask.message)
         self._remember(ask.seed, worker, before)
@@ -144,6 +150,19 @@ class SiteRun:
     def close(self) -> None:
         """Lets another process go on."""
         self._lock.release()
+
+    def _check(self, ask: Ask) -> None:
+        """Only rounds that were agreed on, and the report only after the last."""
+        request, rounds = ask.request, self._agreement.settings.build()[1].rounds
+        last = rounds + 2
+        if not 1 <= request.round_index <= last:
+            raise Refused(f"round {request.round_index} is asked for, but {rounds} rounds are agreed")
+        if request.train and request.round_index > rounds:
+            raise Refused(f"training is asked for in round {request.round_index}, but {rounds} rounds are agreed")
+        if request.detail != (request.round_index == last) or (request.detail and request.evaluate):
+            raise Refused(f"the report is asked for in round {request.round_index}, but it comes after the last one")
+        if request.from_round is not None and not 0 <= request.from_round < request.round_index:
+            raise Refused(f"round {request.round_index} is to go on from round {request.from_round}, but it cannot")
 
     def _worker_for(self, seed: int) -> Worker:
         if self._worker is not None and self._seed == seed:
@@ -165,6 +184,7 @@ class SiteRun:
         if stored:
             worker.recall({meta["round"]: tensors for tensors, meta in stored})
         self._worker, self._seed, self._data = worker, seed, data
+        self._downlink = Forms.of(algorithm, roster.task, getattr(torch, settings.dtype)).downlink
         return worker
 
     def _folder(self, seed: int) -> Path:

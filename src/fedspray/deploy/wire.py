@@ -6,7 +6,7 @@ Both ends distrust what they read: only arrays of numbers, under names, are take
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,14 @@ class Ask:
     def unpack(cls, head: Any, arrays: Any) -> Ask:
         """The inverse of `pack`."""
         _check_keys(head, {"seed": int, "request": dict})
-        known = {f.name for f in fields(Request)}
-        if set(head["request"]) != known:
-            raise Malformed(f"the request has the fields {sorted(head['request'])}, but {sorted(known)} are needed")
+        flag, number, maybe = bool, int, (int, type(None))
+        _check_keys(
+            head["request"],
+            {
+                **{"round_index": number, "train": flag, "evaluate": flag, "detail": flag},
+                **{"best_round": maybe, "from_round": maybe},
+            },
+        )
         return cls(head["seed"], Request(**head["request"]), _message(arrays))
 
 
@@ -60,19 +65,26 @@ class Reply:
     """sha256 of the site's personal model, at the end of a run."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    seed: int | None = None
+    """What it answers: the seed and round that were asked. None: the request could not be read."""
+    round_index: int | None = None
 
     def pack(self) -> tuple[Json, Arrays]:
         """As JSON and arrays."""
-        names = ("trained", "error", "model", "seconds", "cpu_seconds")
+        names = ("trained", "error", "model", "seconds", "cpu_seconds", "seed", "round_index")
         arrays = _arrays(tree.prefixed("uplink", self.uplink) | tree.prefixed("counts", self.counts))
         return {name: getattr(self, name) for name in names}, arrays
 
     @classmethod
     def unpack(cls, head: Any, arrays: Any) -> Reply:
         """The inverse of `pack`; updates that are not finite are refused here too."""
-        text = (str, type(None))
+        text, number, maybe = (str, type(None)), (float, int), (int, type(None))
         _check_keys(
-            head, {"trained": bool, "error": text, "model": text, "seconds": (float, int), "cpu_seconds": (float, int)}
+            head,
+            {
+                **{"trained": bool, "error": text, "model": text, "seconds": number, "cpu_seconds": number},
+                **{"seed": maybe, "round_index": maybe},
+            },
         )
         message = _message(arrays)
         for name, value in message.items():
@@ -99,11 +111,6 @@ def thaw(frozen: Any) -> Arrays:
     return arrays
 
 
-def form(message: Message) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """The names, types and shapes of a message: what all sites' answers must have in common."""
-    return tuple((name, str(value.dtype), tuple(value.shape)) for name, value in sorted(message.items()))
-
-
 def _arrays(message: Message) -> Arrays:
     return {name: value.detach().contiguous().numpy() for name, value in message.items()}
 
@@ -121,5 +128,5 @@ def _check_keys(head: Any, kinds: Mapping[str, Any]) -> None:
     if not isinstance(head, dict) or set(head) != set(kinds):
         raise Malformed(f"the fields {sorted(kinds)} are needed, but {head!r} came")
     for name, kind in kinds.items():
-        if not isinstance(head[name], kind):
+        if not isinstance(head[name], kind) or (isinstance(head[name], bool) and kind is not bool):
             raise Malformed(f"{name} is {head[name]!r}, which is not of the right type")

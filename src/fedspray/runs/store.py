@@ -62,6 +62,28 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def append_line(path: Path, line: str) -> None:
+    """Adds a line to a file, on disk when this returns; after a line that a crash cut off it begins a new one."""
+    with path.open("ab+") as stream:
+        if stream.seek(0, os.SEEK_END) > 0:
+            stream.seek(-1, os.SEEK_END)
+            line = line if stream.read(1) == b"\n" else f"\n{line}"
+        stream.write(f"{line}\n".encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one on each line; without those that a crash cut off. Nothing without a file."""
+    entries = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Writes tensors and JSON as one safetensors file, in one step.
 
