@@ -151,7 +151,7 @@ def test_an_answer_that_is_read_when_the_next_round_has_begun_is_too_late(
         assert replies["quick"].round_index == round_index
 
 
-def test_why_a_job_cannot_begin_is_shown(tmp_path: Path) -> None:
+def test_why_a_job_cannot_begin_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement(ragged_federation().roster, RunSettings())
     (tmp_path / "local").mkdir()
     agreement.save(tmp_path / "local")
@@ -161,7 +161,10 @@ def test_why_a_job_cannot_begin_is_shown(tmp_path: Path) -> None:
         get_engine=lambda: SimpleNamespace(get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(tmp_path))),
         get_job_id=lambda: "job",
     )
-    RunController("first", "0" * 64, GRACE).control_flow(Signal(), context)
+    controller, panics = RunController("first", "0" * 64, GRACE), []
+    monkeypatch.setattr(controller, "system_panic", lambda reason, _: panics.append(reason))
+    controller.control_flow(Signal(), context)
     progress = read_progress(tmp_path / "runs" / "first")
     assert progress["state"] == "stopped"
     assert progress["reason"].startswith("the job is for agreement 000000000000, but the server has ")
+    assert panics == [progress["reason"]]  # NVFlare must not call the job completed

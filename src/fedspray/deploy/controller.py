@@ -109,8 +109,11 @@ class RunController(Controller):  # type: ignore[misc]
                 on_round=self._board.after_round,
             )
             self._board.finish()
-        except (RunStopped, InputError) as error:
+        except RunStopped as error:
             self._board.show(state="stopped", reason=str(error))
+        except InputError as error:  # it cannot even begin
+            self._board.show(state="stopped", reason=str(error))
+            self.system_panic(str(error), fl_ctx)
         except Aborted:
             self._board.show(state="aborted")
         except Exception as error:
