@@ -120,6 +120,28 @@ class TestWithTheExtra:
         assert file.read_text() == (kit / "local" / "agreement.json").read_text()
         assert file.read_text() == (project / "kits" / "server" / "local" / "agreement.json").read_text()
 
+    def test_a_site_agrees_anew_after_an_upgrade(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        kit, new = project / "kits" / "north", tmp_path / "agreement.json"
+        own = kit / "local" / "agreement.json"
+        today = own.read_text()
+        content = json.loads(today)
+        new.write_text(json.dumps({**content, "fedspray": "9.9"}))
+        assert "the agreement is for fedspray 9.9, but this is" in complaint(capsys, "site", "agree", kit, new, "--yes")
+        assert own.read_text() == today
+        new.write_text(today)
+        own.write_text(json.dumps({**content, "fedspray": "0.0.1"}))
+        assert run_command(["site", "agree", str(kit), str(new), "--yes"]) == 0
+        assert capsys.readouterr().out.startswith("fedspray: '0.0.1' → ")
+        assert own.read_text() == today
+        own.write_text(json.dumps({**content, "format": 0}))  # of a version whose agreements cannot be read any more
+        assert run_command(["site", "agree", str(kit), str(new), "--yes"]) == 0
+        shown = capsys.readouterr()
+        assert "the agreement of before cannot be compared" in shown.err
+        assert "num_features: 5" in shown.out
+        assert own.read_text() == today
+
     def test_what_is_not_given_stays_agreed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
         begun = [

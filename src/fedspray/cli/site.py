@@ -153,11 +153,16 @@ def agree(
     from fedspray.deploy.site import Site
 
     site, output = Site.open(kit), Output()
-    old, new = site.agreement(), Agreement.load(file)
+    new = Agreement.load(file).check_version()
     if site.name not in new.roster.clients:
         raise InputError(f"{site.name!r} is not in {file}, whose sites are {', '.join(new.roster.clients)}")
-    for change in old.changes(new):
-        output.show(change)
+    try:
+        changes = Agreement.load(kit / "local").changes(new)  # of whatever version: it is not going to be run
+    except InputError as error:
+        output.note(f"the agreement of before cannot be compared ({error}); this is all of the new one:")
+        changes = new.lines()
+    for line in changes:
+        output.show(line)
     if not yes and not sys.stdin.isatty():
         raise InputError(
             "the new agreement was not taken on: there is no terminal to ask on, so look at it and give --yes"

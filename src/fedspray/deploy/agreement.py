@@ -117,6 +117,10 @@ class Agreement:
             )
         return self
 
+    def lines(self) -> list[str]:
+        """All of it, a line for each value."""
+        return [f"{name}: {value!r}" for name, value in sorted(_flat(self.to_json()).items())]
+
     def changes(self, new: Agreement) -> list[str]:
         """What another agreement changes, a line for each."""
         old, other = _flat(self.to_json()), _flat(new.to_json())
