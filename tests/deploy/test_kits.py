@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from toys import ragged_federation
 
 from fedspray.data.federation import Federation, Task
-from fedspray.deploy import certificates
+from fedspray.deploy import certificates, kits
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.certificates import describe, make_request
 from fedspray.deploy.check import check_site
@@ -97,6 +97,20 @@ def test_secrets_are_for_their_owner_alone(made: tuple[Path, Federation], unpack
     assert (unpacked / "toy-client_00" / "startup" / "client.key").exists()
     assert not (unpacked / "toy-client_02" / "startup" / "client.key").exists()
     assert "client_02" not in json.dumps(read(project / "ca" / "fedspray" / "state" / "cert.json"))
+
+
+def test_the_authority_is_secret_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def look(folder: Path, *rest: Any) -> Path:
+        seen.extend((folder / name).stat().st_mode & 0o777 for name in ("ca", "kits"))
+        raise InputError("enough")
+
+    monkeypatch.setattr(kits, "_provision", look)
+    agreement = Agreement.between("toy", SITES, Task(5, 3), RunSettings())
+    with pytest.raises(InputError, match="enough"):
+        kits.make_kits(tmp_path, agreement, Address("localhost", 1))
+    assert seen == [0o700, 0o700]
 
 
 def test_a_job_is_json_that_names_a_run_and_an_agreement(made: tuple[Path, Federation], tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def local(
     from fedspray.deploy.local import RUN, LocalFederation
 
     here = LocalFederation(out, federation, run_settings, grace=grace, threads=threads)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends this command, its processes end too
+    _end_like_ctrl_c()
     with _live(output, here.project, RUN) as (tell, tend):
         summary: dict[str, Any] = here.run(tell, tend)
     store.write_json(out / "result.json", summary)
@@ -304,6 +304,20 @@ def stop(folder: ProjectFolder) -> None:
 
     ended = processes.stop([Project.open(folder).server])
     Output().note("the server stopped" if ended else "the server was not running")
+
+
+def _end_like_ctrl_c() -> None:
+    """Whatever ends this command, a closed terminal too, its processes end with it."""
+
+    def end(number: int, frame: Any) -> None:
+        for each in ending:  # closing a terminal may send more than one, and the processes must be ended in peace
+            signal.signal(each, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)  # is remembered where NVFlare swallows exceptions
+        raise KeyboardInterrupt
+
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    for each in ending:
+        signal.signal(each, end)
 
 
 def _ask(what: str, flag: str) -> str:

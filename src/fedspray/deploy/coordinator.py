@@ -92,8 +92,6 @@ def init_project(
     store.new_folder(folder)
     try:
         make_kits(folder, agreement, address, organisations=organisations, requests=own_keys, valid_days=valid_days)
-        (folder / "ca").chmod(0o700)
-        (folder / "kits").chmod(0o700)
         (folder / "runs").mkdir()
         project.save()
         return {

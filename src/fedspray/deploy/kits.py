@@ -79,9 +79,10 @@ def make_kits(
         requests: certificate requests of sites that keep their private keys to themselves.
         valid_days: how long the certificates are valid.
     """
-    made = _provision(folder, agreement, address, organisations or {}, requests or {}, valid_days)
     kits = folder / "kits"
-    kits.mkdir()
+    for secret in (folder / "ca", kits):  # before there is anything in it
+        secret.mkdir(mode=0o700)
+    made = _provision(folder, agreement, address, organisations or {}, requests or {}, valid_days)
     shutil.move(made / address.host, kits / "server")
     shutil.move(made / ADMIN, kits / "coordinator")
     for name in agreement.roster.clients:
