@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,9 @@ from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.certificates import describe, make_request
 from fedspray.deploy.check import check_site
 from fedspray.deploy.coordinator import begin_run, init_project, last_run, schema
-from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, write_job
+from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, place_server, write_job
 from fedspray.deploy.project import Project
+from fedspray.deploy.server import Server
 from fedspray.deploy.site import Site
 from fedspray.errors import InputError
 from fedspray.runs.settings import RunSettings
@@ -100,7 +102,7 @@ def test_secrets_are_for_their_owner_alone(made: tuple[Path, Federation], unpack
 
 
 def test_the_authority_is_secret_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    seen: list[int] = []
 
     def look(folder: Path, *rest: Any) -> Path:
         seen.extend((folder / name).stat().st_mode & 0o777 for name in ("ca", "kits"))
@@ -111,6 +113,27 @@ def test_the_authority_is_secret_while_it_is_made(tmp_path: Path, monkeypatch: p
     with pytest.raises(InputError, match="enough"):
         kits.make_kits(tmp_path, agreement, Address("localhost", 1))
     assert seen == [0o700, 0o700]
+
+
+def test_a_project_that_is_moved_knows_where_it_is(made: tuple[Path, Federation], tmp_path: Path) -> None:
+    kit = tmp_path / "moved" / "kits" / "server"
+    shutil.copytree(made[0] / "toy" / "kits" / "server", kit)
+    assert Server.open(kit).runs == tmp_path / "moved" / "runs"
+    assert str(tmp_path) not in (kit / "local" / "resources.json").read_text()
+    (kit / "local" / "server.json").write_text(json.dumps({"runs": str(made[0] / "toy" / "runs")}))
+    place_server(kit)
+    assert Server.open(kit).runs == tmp_path / "moved" / "runs"
+    text = (kit / "local" / "resources.json").read_text()
+    assert str(made[0]) not in text
+    assert str(kit / "storage" / "jobs") in text
+    assert str(kit / "storage" / "snapshots") in text
+    assert read(kit / "local" / "resources.json")["class_allow_list"] == [CONTROLLER]
+    (kit / "local" / "resources.json").write_text("{}")
+    with pytest.raises(InputError, match=r"resources\.json is not as fedspray deploy init wrote it"):
+        place_server(kit)
+    (kit / "local" / "server.json").write_text("{}")
+    with pytest.raises(InputError, match=r"runs in .*server\.json is None, but must be a path"):
+        Server.open(kit)
 
 
 def test_a_job_is_json_that_names_a_run_and_an_agreement(made: tuple[Path, Federation], tmp_path: Path) -> None:
