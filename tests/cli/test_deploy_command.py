@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,46 @@ class TestWithTheExtra:
         assert run_command(["deploy", "stop", str(project)]) == 0
         assert run_command(["deploy", "status", str(project)]) == 0
         assert "site north: not connected" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(("days", "sentence"), [(400, "ended on"), (-1, "set this machine's clock right")])
+    def test_certificates_of_another_time(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        days: float,
+        sentence: str,
+    ) -> None:
+        from clocks import clock
+
+        from fedspray.deploy import certificates
+        from fedspray.deploy.site import Site
+
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        kit = project / "kits" / "north"
+        Site(kit, "north", tmp_path).save()
+        monkeypatch.setattr(certificates, "datetime", clock(days))
+        for command in (["start"], ["start", "--foreground"], ["run"], ["status"]):
+            said = complaint(capsys, "deploy", *command, project)
+            assert "server.crt" in said
+            assert sentence in said
+        (project / "kits" / "server" / "startup" / "server.crt").write_text("garbage")
+        assert "server.crt is not a certificate that can be read" in complaint(capsys, "deploy", "run", project)
+        for command in (["start"], ["start", "--foreground"], ["status"]):
+            said = complaint(capsys, "site", *command, kit)
+            assert "client.crt" in said
+            assert sentence in said
+        assert not (project / "kits" / "server" / "fedspray.pid").exists()
+
+    def test_a_port_that_is_taken(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with socket.socket() as other:
+            other.bind(("localhost", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            assert run_command(["deploy", "init", str(tmp_path / "fraud"), *INIT, "--port", str(port)]) == 0
+            said = complaint(capsys, "deploy", "start", tmp_path / "fraud")
+            assert f"the server cannot listen on port {port}: Address already in use" in said
 
     def test_answers_to_what_could_not_be_read_are_counted(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

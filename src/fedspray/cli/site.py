@@ -69,14 +69,16 @@ def start(kit: Kit, foreground: Foreground = False) -> None:
     """Start this site; it connects to the server and waits for jobs."""
     need_nvflare()
     from fedspray.deploy import processes
+    from fedspray.deploy.certificates import describe
     from fedspray.deploy.site import Site
 
     site = Site.open(kit)
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
+    describe(kit)  # refuses certificates that are of no use
     if foreground:
         processes.replace_this_process(kit, site.threads)
-    pid = processes.start(kit, site.threads)
+    pid = processes.start_and_watch(kit, site.threads)
     Output().note(f"{site.name} runs as process {pid}; its log is {kit / processes.LOG_FILE}")
 
 

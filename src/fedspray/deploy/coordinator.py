@@ -15,6 +15,7 @@ from fedspray.data.graph import repeated
 from fedspray.deploy import processes
 from fedspray.deploy.agreement import MOST, Agreement, check_name
 from fedspray.deploy.board import read_exchanges, read_progress
+from fedspray.deploy.certificates import check_dates
 from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.locks import holder
 from fedspray.deploy.parcels import pack
@@ -132,6 +133,12 @@ def begin_run(project: Project, name: str | None) -> str:
     begin_with(project.run_folder(chosen), agreement.roster, agreement.settings, None, None)
     agreement.save(project.run_folder(chosen))
     return chosen
+
+
+def check_certificates(project: Project) -> None:
+    """Refuses a project whose server or coordinator nobody believes today."""
+    for kit in (project.server, project.coordinator):
+        check_dates(kit)
 
 
 def last_run(project: Project) -> str:
