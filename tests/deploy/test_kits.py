@@ -328,6 +328,13 @@ def test_requests_must_be_for_sites_and_signed(made: tuple[Path, Federation], tm
         make_request(tmp_path / "keys", "client_09")
 
 
+@pytest.mark.parametrize("change", [{"host": 7}, {"port": "x"}, {"grace": None}, {"grace": -1}])
+def test_a_project_card_that_is_wrong(made: tuple[Path, Federation], tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "project.json").write_text(json.dumps({**read(made[0] / "toy" / "project.json"), **change}))
+    with pytest.raises(InputError, match=r"project\.json is not as fedspray deploy init wrote it"):
+        Project.open(tmp_path)
+
+
 def test_runs_have_names(made: tuple[Path, Federation]) -> None:
     project = Project.open(made[0] / "toy")
     with pytest.raises(InputError, match="has no run yet"):

@@ -40,14 +40,15 @@ def _count_or_names(flag: str, given: str, at_least: int) -> tuple[int, tuple[st
     if re.fullmatch("[0-9]+", given):
         digits = given.lstrip("0") or "0"
         if len(digits) > len(str(MOST)) or int(digits) > MOST:
-            raise InputError(f"{flag} is {given}, but must be at most {MOST:,}")
+            raise InputError(f"{flag} is {given[:60]}, but must be at most {MOST:,}")
         if int(digits) < at_least:
             raise InputError(f"{flag} is {given}, but must be at least {at_least}")
         return int(digits), None
     names = tuple(part.strip() for part in _listed(flag, given))
     if len(names) < 2 or not all(names):
+        shown = given if len(given) <= 60 else f"{given[:60]}…"
         raise InputError(
-            f"{flag} is {given!r}, but must be a number, at least two names (a,b), or a file with one on each line"
+            f"{flag} is {shown!r}, but must be a number, at least two names (a,b), or a file with one on each line"
         )
     twice = repeated(names)
     if twice is not None:
