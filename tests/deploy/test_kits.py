@@ -24,7 +24,7 @@ from fedspray.deploy import certificates, kits
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.certificates import describe, make_request
 from fedspray.deploy.check import check_site
-from fedspray.deploy.coordinator import begin_run, init_project, last_run, schema
+from fedspray.deploy.coordinator import begin_run, check_certificates, init_project, last_run, schema
 from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, place_server, write_job
 from fedspray.deploy.project import Project
 from fedspray.deploy.server import Server
@@ -305,6 +305,19 @@ def test_certificates_of_another_time(
     monkeypatch.setattr(certificates, "datetime", clock(days))
     with pytest.raises(InputError, match=complaint):
         describe(unpacked / "toy-client_00")
+
+
+@pytest.mark.parametrize(("kit", "file"), [("server", "server.crt"), ("coordinator", "client.crt")])
+def test_the_coordinators_certificates_of_another_time(
+    made: tuple[Path, Federation], monkeypatch: pytest.MonkeyPatch, kit: str, file: str
+) -> None:
+    project = Project.open(made[0] / "toy")
+    check_certificates(project)
+    monkeypatch.setattr(certificates, "datetime", clock(400))
+    with pytest.raises(InputError, match=rf"kits/{kit}/startup/{file} ended on"):
+        certificates.check_dates(project.folder / "kits" / kit)
+    with pytest.raises(InputError, match="ended on"):
+        check_certificates(project)
 
 
 def test_a_request_without_a_name(made: tuple[Path, Federation], tmp_path: Path) -> None:
