@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,46 @@ class TestWithTheExtra:
         assert run_command(["deploy", "status", str(project)]) == 0
         assert "site north: not connected" in capsys.readouterr().out
 
+    @pytest.mark.parametrize(("days", "sentence"), [(400, "ended on"), (-1, "set this machine's clock right")])
+    def test_certificates_of_another_time(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        days: float,
+        sentence: str,
+    ) -> None:
+        from clocks import clock
+
+        from fedspray.deploy import certificates
+        from fedspray.deploy.site import Site
+
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        kit = project / "kits" / "north"
+        Site(kit, "north", tmp_path).save()
+        monkeypatch.setattr(certificates, "datetime", clock(days))
+        for command in (["start"], ["start", "--foreground"], ["run"], ["status"]):
+            said = complaint(capsys, "deploy", *command, project)
+            assert "server.crt" in said
+            assert sentence in said
+        (project / "kits" / "server" / "startup" / "server.crt").write_text("garbage")
+        assert "server.crt is not a certificate that can be read" in complaint(capsys, "deploy", "run", project)
+        for command in (["start"], ["start", "--foreground"], ["status"]):
+            said = complaint(capsys, "site", *command, kit)
+            assert "client.crt" in said
+            assert sentence in said
+        assert not (project / "kits" / "server" / "fedspray.pid").exists()
+
+    def test_a_port_that_is_taken(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with socket.socket() as other:
+            other.bind(("localhost", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            assert run_command(["deploy", "init", str(tmp_path / "fraud"), *INIT, "--port", str(port)]) == 0
+            said = complaint(capsys, "deploy", "start", tmp_path / "fraud")
+            assert f"the server cannot listen on port {port}: Address already in use" in said
+
     def test_answers_to_what_could_not_be_read_are_counted(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -135,6 +176,28 @@ class TestWithTheExtra:
         assert (project / "agreement.json").read_text() == before
         assert run_command(["deploy", "amend", str(project), "--rounds", "20", "--yes"]) == 0
         assert (project / "agreement.json").read_text() != before
+
+    def test_a_site_agrees_anew_after_an_upgrade(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        project = tmp_path / "fraud"
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        kit, new = project / "kits" / "north", tmp_path / "agreement.json"
+        own = kit / "local" / "agreement.json"
+        today = own.read_text()
+        content = json.loads(today)
+        new.write_text(json.dumps({**content, "fedspray": "9.9"}))
+        assert "the agreement is for fedspray 9.9, but this is" in complaint(capsys, "site", "agree", kit, new, "--yes")
+        assert own.read_text() == today
+        new.write_text(today)
+        own.write_text(json.dumps({**content, "fedspray": "0.0.1"}))
+        assert run_command(["site", "agree", str(kit), str(new), "--yes"]) == 0
+        assert capsys.readouterr().out.startswith("fedspray: '0.0.1' → ")
+        assert own.read_text() == today
+        own.write_text(json.dumps({**content, "format": 0}))  # of a version whose agreements cannot be read any more
+        assert run_command(["site", "agree", str(kit), str(new), "--yes"]) == 0
+        shown = capsys.readouterr()
+        assert "the agreement of before cannot be compared" in shown.err
+        assert "num_features: 5" in shown.out
+        assert own.read_text() == today
 
     def test_what_is_not_given_stays_agreed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"

@@ -203,7 +203,7 @@ def no_room(job: Job, _: pytest.MonkeyPatch) -> None:
         (other_features, "SchemaError", "the data have 77 features per node, but 5 are agreed"),
         (library_error, "KeyError", "'secret'"),
         (no_kit, "MissingDataError", "site.json is missing"),
-        (odd_card, "ValueError", "'secret'"),
+        (odd_card, "InputError", "'secret'"),
         (no_agreement, "MissingDataError", "agreement.json is missing"),
         (no_room, "NotADirectoryError", "Not a directory"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,21 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from clocks import clock
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from toys import ragged_federation
 
 from fedspray.data.federation import Federation, Task
+from fedspray.deploy import certificates, kits
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.certificates import make_request
+from fedspray.deploy.certificates import describe, make_request
 from fedspray.deploy.check import check_site
-from fedspray.deploy.coordinator import begin_run, init_project, last_run, schema
-from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, write_job
+from fedspray.deploy.coordinator import begin_run, check_certificates, init_project, last_run, schema
+from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, place_server, write_job
 from fedspray.deploy.project import Project
+from fedspray.deploy.server import Server
 from fedspray.deploy.site import Site
 from fedspray.errors import InputError
 from fedspray.runs.settings import RunSettings
@@ -94,6 +101,41 @@ def test_secrets_are_for_their_owner_alone(made: tuple[Path, Federation], unpack
     assert "client_02" not in json.dumps(read(project / "ca" / "fedspray" / "state" / "cert.json"))
 
 
+def test_the_authority_is_secret_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def look(folder: Path, *rest: Any) -> Path:
+        seen.extend((folder / name).stat().st_mode & 0o777 for name in ("ca", "kits"))
+        raise InputError("enough")
+
+    monkeypatch.setattr(kits, "_provision", look)
+    agreement = Agreement.between("toy", SITES, Task(5, 3), RunSettings())
+    with pytest.raises(InputError, match="enough"):
+        kits.make_kits(tmp_path, agreement, Address("localhost", 1))
+    assert seen == [0o700, 0o700]
+
+
+def test_a_project_that_is_moved_knows_where_it_is(made: tuple[Path, Federation], tmp_path: Path) -> None:
+    kit = tmp_path / "moved" / "kits" / "server"
+    shutil.copytree(made[0] / "toy" / "kits" / "server", kit)
+    assert Server.open(kit).runs == tmp_path / "moved" / "runs"
+    assert str(tmp_path) not in (kit / "local" / "resources.json").read_text()
+    (kit / "local" / "server.json").write_text(json.dumps({"runs": str(made[0] / "toy" / "runs")}))
+    place_server(kit)
+    assert Server.open(kit).runs == tmp_path / "moved" / "runs"
+    text = (kit / "local" / "resources.json").read_text()
+    assert str(made[0]) not in text
+    assert str(kit / "storage" / "jobs") in text
+    assert str(kit / "storage" / "snapshots") in text
+    assert read(kit / "local" / "resources.json")["class_allow_list"] == [CONTROLLER]
+    (kit / "local" / "resources.json").write_text("{}")
+    with pytest.raises(InputError, match=r"resources\.json is not as fedspray deploy init wrote it"):
+        place_server(kit)
+    (kit / "local" / "server.json").write_text("{}")
+    with pytest.raises(InputError, match=r"runs in .*server\.json is None, but must be a path"):
+        Server.open(kit)
+
+
 def test_a_job_is_json_that_names_a_run_and_an_agreement(made: tuple[Path, Federation], tmp_path: Path) -> None:
     agreement = Project.open(made[0] / "toy").agreement()
     write_job(tmp_path, "first", agreement, 5.0, 2)
@@ -149,6 +191,47 @@ def spoil_kit(site: Site, unpacked: Path) -> Site:
     return site
 
 
+def no_key(site: Site, unpacked: Path) -> Site:
+    (site.folder / "startup" / "client.key").write_bytes(b"garbage\xff")
+    return site
+
+
+def locked_key(site: Site, unpacked: Path) -> Site:
+    file = site.folder / "startup" / "client.key"
+    key = serialization.load_pem_private_key(file.read_bytes(), password=None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, locked)
+    )
+    return site
+
+
+def garbled_certificate(site: Site, unpacked: Path) -> Site:
+    (site.folder / "startup" / "client.crt").write_text("garbage")
+    return site
+
+
+def broken_policy(site: Site, unpacked: Path) -> Site:
+    (site.folder / "local" / "resources.json").write_text('{"class_allow_list": [')
+    return site
+
+
+def no_policy(site: Site, unpacked: Path) -> Site:
+    (site.folder / "local" / "resources.json").unlink()
+    return site
+
+
+def no_server(site: Site, unpacked: Path) -> Site:
+    (site.folder / "startup" / "fed_client.json").write_text("{}")
+    return site
+
+
+def no_port(site: Site, unpacked: Path) -> Site:
+    file = site.folder / "startup" / "fed_client.json"
+    file.write_text(file.read_text().replace("localhost:1", "localhost:one"))
+    return site
+
+
 def other_features(site: Site, unpacked: Path) -> Site:
     from fedspray.data.graph import Graph
 
@@ -175,6 +258,13 @@ def no_data(site: Site, unpacked: Path) -> Site:
         (spoil_certificate, "the certificate is for 'client_00', but this kit is for 'client_01'"),
         (spoil_policy, "allows other classes"),
         (spoil_kit, "rootCA.pem is missing"),
+        (no_key, r"client\.key is not a private key in PEM format"),
+        (locked_key, r"client\.key has a passphrase, but must be a private key without one"),
+        (garbled_certificate, r"client\.crt is not a certificate that can be read"),
+        (broken_policy, r"resources\.json is not readable JSON"),
+        (no_policy, r"resources\.json is missing: unpack the kit's zip file again"),
+        (no_server, r"fed_client\.json does not say where the server is"),
+        (no_port, r"fed_client\.json does not say where the server is"),
         (other_features, "4 features per node, but 5 are agreed"),
         (more_classes, "4 classes, but 3 are agreed"),
         (no_data, "does not exist"),
@@ -183,6 +273,59 @@ def no_data(site: Site, unpacked: Path) -> Site:
 def test_what_is_wrong_is_said(made: tuple[Path, Federation], unpacked: Path, spoil: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         check_site(spoil(open_site(unpacked, "client_01", made), unpacked))
+
+
+@pytest.mark.parametrize(
+    ("card", "complaint"),
+    [
+        ({"threads": "x"}, "threads in .* is 'x', but must be a whole number from 1 on"),
+        ({"threads": 0}, "threads in .* is 0, but must be a whole number from 1 on"),
+        ({"threads": True}, "threads in .* is True, but must be a whole number from 1 on"),
+        ({"data": 7}, "data in .* is 7, but must be a path or null"),
+    ],
+)
+def test_a_site_card_that_is_wrong(unpacked: Path, card: dict[str, Any], complaint: str) -> None:
+    file = unpacked / "toy-client_00" / "local" / "site.json"
+    file.write_text(json.dumps({**read(file), **card}))
+    with pytest.raises(InputError, match=complaint):
+        Site.open(unpacked / "toy-client_00")
+
+
+@pytest.mark.parametrize(
+    ("days", "complaint"),
+    [
+        (400, r"client\.crt ended on .*, so nobody accepts it any more: the coordinator has to make a new project"),
+        (-400, r"client\.crt is valid from .* on, but it is .* here: set this machine's clock right"),
+    ],
+)
+def test_certificates_of_another_time(
+    unpacked: Path, monkeypatch: pytest.MonkeyPatch, days: int, complaint: str
+) -> None:
+    describe(unpacked / "toy-client_00")
+    monkeypatch.setattr(certificates, "datetime", clock(days))
+    with pytest.raises(InputError, match=complaint):
+        describe(unpacked / "toy-client_00")
+
+
+@pytest.mark.parametrize(("kit", "file"), [("server", "server.crt"), ("coordinator", "client.crt")])
+def test_the_coordinators_certificates_of_another_time(
+    made: tuple[Path, Federation], monkeypatch: pytest.MonkeyPatch, kit: str, file: str
+) -> None:
+    project = Project.open(made[0] / "toy")
+    check_certificates(project)
+    monkeypatch.setattr(certificates, "datetime", clock(400))
+    with pytest.raises(InputError, match=rf"kits/{kit}/startup/{file} ended on"):
+        certificates.check_dates(project.folder / "kits" / kit)
+    with pytest.raises(InputError, match="ended on"):
+        check_certificates(project)
+
+
+def test_a_request_without_a_name(made: tuple[Path, Federation], tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    (tmp_path / "client_00.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(InputError, match=r"asks for a certificate without a name \(CN\), but must be for 'client_00'"):
+        certificates.read_request(tmp_path / "client_00.csr", "client_00")
 
 
 def test_requests_must_be_for_sites_and_signed(made: tuple[Path, Federation], tmp_path: Path) -> None:
@@ -196,6 +339,13 @@ def test_requests_must_be_for_sites_and_signed(made: tuple[Path, Federation], tm
         init_project(tmp_path / "other", agreement, Address("localhost"), **more)
     with pytest.raises(InputError, match="exists already"):
         make_request(tmp_path / "keys", "client_09")
+
+
+@pytest.mark.parametrize("change", [{"host": 7}, {"port": "x"}, {"grace": None}, {"grace": -1}])
+def test_a_project_card_that_is_wrong(made: tuple[Path, Federation], tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "project.json").write_text(json.dumps({**read(made[0] / "toy" / "project.json"), **change}))
+    with pytest.raises(InputError, match=r"project\.json is not as fedspray deploy init wrote it"):
+        Project.open(tmp_path)
 
 
 def test_runs_have_names(made: tuple[Path, Federation]) -> None:
@@ -226,9 +376,33 @@ def test_schema(tmp_path: Path, text: str, names: tuple[str, ...] | None) -> Non
         ("-3", "2", "--features is '-3', but must be a number"),
         ("nowhere.txt", "2", "--features is 'nowhere.txt', but must be a number"),
         ("a,b,a", "2", "--features names 'a' twice"),
+        ("99999999999999999999", "2", "--features is 99999999999999999999, but must be at most 10,000,000"),
+        ("10000001", "2", "--features is 10000001, but must be at most 10,000,000"),
+        ("9" * 5000, "2", "but must be at most 10,000,000"),
+        ("000000000000", "2", "--features is 000000000000, but must be at least 1"),
+        ("²", "2", "--features is '²', but must be a number"),
     ],
 )
 def test_bad_schemas_are_refused(features: str, classes: str, sentence: str) -> None:
     with pytest.raises(InputError) as refusal:
         schema(features, classes)
     assert sentence in str(refusal.value)
+
+
+def test_a_long_list_of_names_is_not_a_path() -> None:
+    names = tuple(f"feature_{index}" for index in range(1000))
+    assert schema(",".join(names), "2") == Task(1000, 2, None, names)
+    with pytest.raises(InputError, match="but must be a number, at least two names"):
+        schema("x" * 5000, "2")
+
+
+def test_files_that_are_no_lists_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("weights.bin").write_bytes(b"\xff\x00\xfe" * 9)
+    with pytest.raises(InputError, match=r"--features is 'weights\.bin', which is not a text file"):
+        schema("weights.bin", "2")
+    Path("a,b").write_text("c\nd\ne\n")
+    with pytest.raises(InputError, match="--classes is 'a,b', which is a list of names and a file too"):
+        schema("3", "a,b")
+    Path("3").write_text("c\nd\n")
+    assert schema("3", "2") == Task(3, 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ pytest.importorskip("nvflare")
 
 from federations import fedspray, result, stable
 
+from fedspray.deploy import processes
 from fedspray.runs import store
 
 pytestmark = pytest.mark.slow
@@ -34,6 +37,25 @@ def test_the_same_metrics_and_weights_as_in_one_process(tmp_path: Path, algorith
         assert all(torch.allclose(mine[key], theirs[key], atol=1e-6) for key in mine)
     assert there["models"] == here["models"], "equal up to rounding, but not in their bits"
     check_engine(there["engine"])
+
+
+@pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
+def test_its_processes_end_with_it(tmp_path: Path, ending: signal.Signals) -> None:
+    command = fedspray("deploy", "local", *RUN, "--rounds", "1000", "--out", tmp_path / "there")
+    kits = [tmp_path / "there" / "kits" / name for name in ("server", "bank_00", "bank_01", "bank_02")]
+    deadline = time.monotonic() + 120
+    while not all(processes.running(kit) for kit in kits):
+        assert command.poll() is None, command.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    for _ in range(3):  # a terminal that is closed may say so more than once
+        command.send_signal(ending)
+        time.sleep(0.3)
+    command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert not any(processes.running(kit) for kit in kits)
+    for secret in ("ca", "kits"):
+        assert (tmp_path / "there" / secret).stat().st_mode & 0o077 == 0
 
 
 def check_engine(engine: dict[str, Any]) -> None:

@@ -105,6 +105,31 @@ def test_from_zip_files_to_a_result(place: Path) -> None:
     say("predict", "--model", model, "--graph", place / "data" / "clients" / "bank_01", "--out", place / "p.csv")
 
 
+def test_a_project_that_is_moved_goes_on(place: Path) -> None:
+    project, moved = place / "fraud", place / "moved"
+    for site in SITES:
+        say("site", "check", kit(place, site), "--data", place / "data" / "clients" / site)
+    say("deploy", "start", project)
+    for site in SITES:
+        say("site", "start", kit(place, site))
+        assert "is running already" in say("site", "start", kit(place, site), "--foreground", code=2)
+    assert "is running already" in say("deploy", "start", project, "--foreground", code=2)
+    driver = fedspray("deploy", "run", project, "--run", "first", "--json")
+    wait_for(place, "first", 5, driver)
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=30)
+    project.rename(moved)
+    try:
+        assert "was moved while its server was running" in say("deploy", "run", moved, "--attach", code=2)
+        say("deploy", "stop", moved)
+        say("deploy", "start", moved)
+        summary = result(fedspray("deploy", "run", moved, "--attach", "--json"))
+        assert summary["seeds"][0]["failures"] == 0
+        assert not project.exists()
+    finally:
+        processes.stop([moved / "kits" / "server"])
+
+
 def test_a_site_that_is_away_misses_rounds_and_comes_back(place: Path) -> None:
     project = place / "fraud"
     for site in SITES:

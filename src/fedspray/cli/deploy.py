@@ -94,7 +94,7 @@ def local(
     from fedspray.deploy.local import RUN, LocalFederation
 
     here = LocalFederation(out, federation, run_settings, grace=grace, threads=threads)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends this command, its processes end too
+    _end_like_ctrl_c()
     with _live(output, here.project, RUN) as (tell, tend):
         summary: dict[str, Any] = here.run(tell, tend)
     store.write_json(out / "result.json", summary)
@@ -231,12 +231,16 @@ def start(folder: ProjectFolder, foreground: Foreground = False) -> None:
     """Start the server."""
     need_nvflare()
     from fedspray.deploy import processes
+    from fedspray.deploy.certificates import check_dates
     from fedspray.deploy.project import Project
 
     project = Project.open(folder)
+    check_dates(project.server)
+    if processes.running(project.server) is None:
+        processes.check_port(project.address.host, project.address.port)
     if foreground:
         processes.replace_this_process(project.server)
-    pid = processes.start(project.server)
+    pid = processes.start_and_watch(project.server, port=project.address.port)
     log = project.server / processes.LOG_FILE
     Output().note(f"the server runs as process {pid} on port {project.address.port}; its log is {log}")
 
@@ -256,14 +260,20 @@ def run(
     """Run what was agreed on and show it live; after crashes it goes on by itself. Ctrl-C leaves it running."""
     need_nvflare()
     from fedspray.deploy import processes
-    from fedspray.deploy.coordinator import begin_run, last_run
+    from fedspray.deploy.coordinator import begin_run, check_certificates, last_run
     from fedspray.deploy.driver import Driver
     from fedspray.deploy.project import Project
     from fedspray.report.tables import run_table
 
     output, project = Output(as_json), Project.open(folder)
+    check_certificates(project)
     if processes.running(project.server) is None:
         raise InputError(f"the server is not running: fedspray deploy start {folder}")
+    if processes.was_moved(project.server):
+        raise InputError(
+            f"{folder} was moved while its server was running: "
+            f"fedspray deploy stop {folder}, then fedspray deploy start {folder}"
+        )
     chosen = (name or last_run(project)) if attach else begin_run(project, name)
     if not project.run_folder(chosen).is_dir():
         raise InputError(f"{project.run_folder(chosen)} does not exist: without --attach a new run is begun")
@@ -284,10 +294,11 @@ def run(
 def status(folder: ProjectFolder, as_json: options.AsJson = False) -> None:
     """Show the server, the sites and the runs."""
     need_nvflare()
-    from fedspray.deploy.coordinator import project_status
+    from fedspray.deploy.coordinator import check_certificates, project_status
     from fedspray.deploy.project import Project
 
     output, project = Output(as_json), Project.open(folder)
+    check_certificates(project)
     found = project_status(project)
     if not as_json:
         server = found["server"]
@@ -311,6 +322,20 @@ def stop(folder: ProjectFolder) -> None:
 
     ended = processes.stop([Project.open(folder).server])
     Output().note("the server stopped" if ended else "the server was not running")
+
+
+def _end_like_ctrl_c() -> None:
+    """Whatever ends this command, a closed terminal too, its processes end with it."""
+
+    def end(number: int, frame: Any) -> None:
+        for each in ending:  # closing a terminal may send more than one, and the processes must be ended in peace
+            signal.signal(each, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)  # is remembered where NVFlare swallows exceptions
+        raise KeyboardInterrupt
+
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    for each in ending:
+        signal.signal(each, end)
 
 
 def _ask(what: str, flag: str) -> str:

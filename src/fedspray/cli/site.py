@@ -69,14 +69,16 @@ def start(kit: Kit, foreground: Foreground = False) -> None:
     """Start this site; it connects to the server and waits for jobs."""
     need_nvflare()
     from fedspray.deploy import processes
+    from fedspray.deploy.certificates import describe
     from fedspray.deploy.site import Site
 
     site = Site.open(kit)
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
+    describe(kit)  # refuses certificates that are of no use
     if foreground:
         processes.replace_this_process(kit, site.threads)
-    pid = processes.start(kit, site.threads)
+    pid = processes.start_and_watch(kit, site.threads)
     Output().note(f"{site.name} runs as process {pid}; its log is {kit / processes.LOG_FILE}")
 
 
@@ -153,11 +155,16 @@ def agree(
     from fedspray.deploy.site import Site
 
     site, output = Site.open(kit), Output()
-    old, new = site.agreement(), Agreement.load(file)
+    new = Agreement.load(file).check_version()
     if site.name not in new.roster.clients:
         raise InputError(f"{site.name!r} is not in {file}, whose sites are {', '.join(new.roster.clients)}")
-    for change in old.changes(new):
-        output.show(change)
+    try:
+        changes = Agreement.load(kit / "local").changes(new)  # of whatever version: it is not going to be run
+    except InputError as error:
+        output.note(f"the agreement of before cannot be compared ({error}); this is all of the new one:")
+        changes = new.lines()
+    for line in changes:
+        output.show(line)
     if not yes and not sys.stdin.isatty():
         raise InputError(
             "the new agreement was not taken on: there is no terminal to ask on, so look at it and give --yes"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,9 @@ FILE = "agreement.json"
 FORMAT = 1
 RESERVED = ("server", "coordinator")
 """Names that kits of a project have already."""
+MOST = 10_000_000
+"""Features or classes that an agreement may have: a model for more of them does not fit into any memory."""
+DTYPES = ("float32", "float64")
 
 
 class Refused(InputError):
@@ -41,8 +44,18 @@ class Agreement:
     """Of fedspray, the same on every machine: other versions may compute other bits."""
 
     def __post_init__(self) -> None:
+        if not self.roster.clients:
+            raise InputError("the agreement names no site, but at least one is needed")
         for name in self.roster.clients:
             check_name("site", name)
+        twice = repeated(self.roster.clients)
+        if twice is not None:
+            raise InputError(f"two sites are called {twice!r}, but names must differ")
+        task = self.roster.task
+        _check_count("num_features", task.num_features, task.feature_names)
+        _check_count("num_classes", task.num_classes, task.class_names)
+        if self.settings.dtype not in DTYPES:
+            raise InputError(f"dtype is {self.settings.dtype!r}, but must be {' or '.join(DTYPES)}")
         for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
             if ":" in name:
                 raise InputError(f"{name!r} is code from outside, but sites run built-in algorithms and backbones only")
@@ -51,9 +64,6 @@ class Agreement:
     @classmethod
     def between(cls, name: str, sites: Sequence[str], task: Task, settings: RunSettings) -> Agreement:
         """An agreement of organisations that hold data of their own."""
-        twice = repeated(sites)
-        if twice is not None:
-            raise InputError(f"two sites are called {twice!r}, but names must differ")
         return cls(Roster(check_name("federation", name), tuple(sites), task, {"dataset": "own"}), settings)
 
     def fingerprint(self) -> str:
@@ -81,19 +91,22 @@ class Agreement:
         """Reads what `to_json` gave; whatever is wrong with it is said in one sentence."""
         if content.get("format") != FORMAT:
             raise InputError(f"{where} has format {content.get('format')!r}, but this version reads format {FORMAT}")
+        _check_kinds(content, _KINDS, where)
+        _check_kinds(content["run"], _RUN_KINDS, where, "run.")
+        names = (content["class_names"], content.get("feature_names"))
+        task = Task(
+            content["num_features"],
+            content["num_classes"],
+            *(None if known is None else tuple(known) for known in names),
+        )
         try:
-            names = (content["class_names"], content.get("feature_names"))
-            task = Task(
-                content["num_features"],
-                content["num_classes"],
-                *(None if known is None else tuple(known) for known in names),
-            )
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})
-            made_with = str(content["fedspray"])
-        except (KeyError, TypeError) as error:
+            return cls(roster, settings, content["fedspray"])
+        except TypeError as error:  # a setting that this version does not know
             raise InputError(f"{where} is not a complete agreement ({error})") from None
-        return cls(roster, settings, made_with)
+        except InputError as error:
+            raise InputError(f"{where} cannot be agreed on: {error}") from None
 
     def check_version(self) -> Agreement:
         """This agreement, if it was made with this version of fedspray."""
@@ -103,6 +116,10 @@ class Agreement:
                 "install the same version, or agree anew (fedspray deploy amend, fedspray site agree)"
             )
         return self
+
+    def lines(self) -> list[str]:
+        """All of it, a line for each value."""
+        return [f"{name}: {value!r}" for name, value in sorted(_flat(self.to_json()).items())]
 
     def changes(self, new: Agreement) -> list[str]:
         """What another agreement changes, a line for each."""
@@ -124,6 +141,59 @@ class Agreement:
         if not file.is_file():
             raise MissingDataError(f"{file} is missing, but an agreement is needed")
         return cls.from_json(store.read_json(file), str(file))
+
+
+def _check_count(name: str, count: int, names: Sequence[str] | None) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
+        raise InputError(f"{name} is {count!r}, but must be a whole number from 1 to {MOST:,}")
+    if names is not None and len(names) != count:
+        raise InputError(f"{name} is {count}, but there are {len(names)} names")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_Kind = tuple[str, Callable[[Any], bool], bool]
+"""What a value must be, whether it is, and whether it may be missing."""
+_TEXT: _Kind = ("a text", _is_text, False)
+_KINDS: dict[str, _Kind] = {
+    "fedspray": _TEXT,
+    "federation": _TEXT,
+    "sites": ("a list of names", _is_texts, False),
+    "num_features": ("a whole number", lambda value: isinstance(value, int), False),
+    "num_classes": ("a whole number", lambda value: isinstance(value, int), False),
+    "class_names": ("a list of names or null", lambda value: value is None or _is_texts(value), False),
+    "feature_names": ("a list of names or null", lambda value: value is None or _is_texts(value), True),
+    "data": ("an object", _is_object, False),
+    "run": ("an object", _is_object, False),
+}
+_RUN_KINDS: dict[str, _Kind] = {
+    "seeds": ("a list of whole numbers", lambda value: isinstance(value, list), False),
+    "algorithm": ("a text", _is_text, True),
+    "backbone": ("a text", _is_text, True),
+    "preset": ("a text or null", lambda value: value is None or _is_text(value), True),
+    "values": ("an object", _is_object, True),
+    "backbone_of": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
+    "keep_split": ("true or false", lambda value: isinstance(value, bool), True),
+    "dtype": ("a text", _is_text, True),
+}
+
+
+def _check_kinds(content: Mapping[str, Any], kinds: Mapping[str, _Kind], where: str, prefix: str = "") -> None:
+    for name, (wanted, fits, optional) in kinds.items():
+        if name not in content and not optional:
+            raise InputError(f"{where} is not a complete agreement: {prefix}{name} is missing")
+        if name in content and not fits(content[name]):
+            raise InputError(f"{where} is not an agreement: {prefix}{name} is {content[name]!r}, but must be {wanted}")
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

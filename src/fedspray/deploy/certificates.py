@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
@@ -19,7 +20,8 @@ from nvflare.lighter.utils import serialize_cert
 from fedspray.deploy.agreement import check_name
 from fedspray.errors import InputError
 
-KEY, REQUEST = "client.key", "client.csr"
+KEY, REQUEST, AUTHORITY = "client.key", "client.csr", "rootCA.pem"
+MOMENT = "%Y-%m-%d %H:%M UTC"
 
 
 class KeepingCertBuilder(CertBuilder):  # type: ignore[misc]
@@ -46,7 +48,7 @@ class KeepingCertBuilder(CertBuilder):  # type: ignore[misc]
         )
         folder = Path(ctx.get_kit_dir(participant))
         (folder / f"{base_name}.crt").write_bytes(serialize_cert(certificate))
-        (folder / "rootCA.pem").write_bytes(self.serialized_cert)
+        (folder / AUTHORITY).write_bytes(self.serialized_cert)
 
 
 def make_request(folder: Path, name: str) -> Path:
@@ -76,6 +78,8 @@ def read_request(path: Path, name: str) -> x509.CertificateSigningRequest:
     except ValueError as error:
         raise InputError(f"{path} is not a certificate request ({error})") from None
     asked = common_name(request.subject)
+    if asked is None:
+        raise InputError(f"{path} asks for a certificate without a name (CN), but must be for {name!r}")
     if asked != name:
         raise InputError(f"{path} asks for a certificate for {asked!r}, but must be for {name!r}")
     if not request.is_signature_valid:
@@ -83,38 +87,64 @@ def read_request(path: Path, name: str) -> x509.CertificateSigningRequest:
     return request
 
 
-def common_name(subject: x509.Name) -> str:
-    """The name that a certificate is for."""
-    return str(subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+def common_name(subject: x509.Name) -> str | None:
+    """The name that a certificate is for, if it has any."""
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else None
 
 
 def describe(kit: Path) -> dict[str, Any]:
     """Whose a site's certificate is and how long; key, certificate and authority must belong together."""
     startup = kit / "startup"
-    try:
-        certificate = x509.load_pem_x509_certificate((startup / "client.crt").read_bytes())
-        authority = x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes())
-    except ValueError as error:
-        raise InputError(f"{startup} holds a certificate that cannot be read ({error})") from None
+    certificate, authority = _read(startup / "client.crt"), _read(startup / AUTHORITY)
     if not (startup / KEY).is_file():
         raise InputError(
             f"{startup / KEY} is missing: put the private key there that the certificate request was made with"
         )
     (startup / KEY).chmod(0o600)  # unpacking may have made it readable for others
-    key = serialization.load_pem_private_key((startup / KEY).read_bytes(), password=None)
-    if key.public_key() != certificate.public_key():
+    if _public_key(startup / KEY) != certificate.public_key():
         raise InputError(f"{startup / KEY} is not the key of {startup / 'client.crt'}")
     try:
         certificate.verify_directly_issued_by(authority)
     except Exception:
-        raise InputError(f"{startup / 'client.crt'} was not issued by {startup / 'rootCA.pem'}") from None
-    left = certificate.not_valid_after_utc - datetime.now(UTC)
-    if left < timedelta():
-        raise InputError(
-            f"the certificate of {common_name(certificate.subject)} ended on {certificate.not_valid_after_utc:%Y-%m-%d}"
-        )
+        raise InputError(f"{startup / 'client.crt'} was not issued by {startup / AUTHORITY}") from None
+    check_dates(kit)
     return {
         "name": common_name(certificate.subject),
         "valid_until": certificate.not_valid_after_utc.isoformat(timespec="seconds"),
-        "days_left": left.days,
+        "days_left": (certificate.not_valid_after_utc - datetime.now(UTC)).days,
     }
+
+
+def check_dates(kit: Path) -> None:
+    """Refuses a kit of a server, a site or the coordinator whose certificates are not valid now."""
+    startup, now = kit / "startup", datetime.now(UTC)
+    own = startup / "server.crt"
+    for file in (own if own.is_file() else startup / "client.crt", startup / AUTHORITY):
+        certificate = _read(file)
+        if certificate.not_valid_after_utc < now:
+            raise InputError(
+                f"{file} ended on {certificate.not_valid_after_utc:{MOMENT}}, so nobody accepts it any more: "
+                "the coordinator has to make a new project and send new kits"
+            )
+        if certificate.not_valid_before_utc > now:
+            raise InputError(
+                f"{file} is valid from {certificate.not_valid_before_utc:{MOMENT}} on, but it is {now:{MOMENT}} here: "
+                "set this machine's clock right"
+            )
+
+
+def _read(file: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{file} is not a certificate that can be read ({error})") from None
+
+
+def _public_key(file: Path) -> Any:
+    try:
+        return serialization.load_pem_private_key(file.read_bytes(), password=None).public_key()
+    except TypeError:
+        raise InputError(f"{file} has a passphrase, but must be a private key without one") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise InputError(f"{file} is not a private key in PEM format") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from dataclasses import replace
@@ -22,6 +21,7 @@ from fedspray.engine.process import process_peak
 from fedspray.engine.worker import Request, Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.nn import tree
+from fedspray.runs import store
 
 PARENT_MEGABYTES = 95
 """What the site's main process needs beside its job process, as measured."""
@@ -63,15 +63,21 @@ def reachable(address: Address) -> bool:
 
 def _check_kit(site: Site) -> Address:
     """The kit is complete and takes our class alone; returns the server's address."""
-    for name in ("startup/fed_client.json", "startup/client.crt", "startup/rootCA.pem", "local/authorization.json"):
+    startup = ("fed_client.json", "client.crt", "rootCA.pem")
+    local = ("authorization.json", "resources.json")
+    for name in (*(f"startup/{file}" for file in startup), *(f"local/{file}" for file in local)):
         if not (site.folder / name).is_file():
             raise MissingDataError(f"{site.folder / name} is missing: unpack the kit's zip file again")
-    resources = json.loads((site.folder / "local" / "resources.json").read_text())
+    policy, service = site.folder / "local" / "resources.json", site.folder / "startup" / "fed_client.json"
+    resources = store.read_json(policy)
     if resources.get("class_allow_list") != [EXECUTOR] or resources.get("class_list_enforcement_mode") != "enforce":
-        raise InputError(f"{site.folder / 'local' / 'resources.json'} allows other classes than {EXECUTOR}")
-    service = json.loads((site.folder / "startup" / "fed_client.json").read_text())["servers"][0]["service"]
-    host, _, port = service["target"].rpartition(":")
-    return Address(host, int(port))
+        raise InputError(f"{policy} allows other classes than {EXECUTOR}")
+    content = store.read_json(service)
+    try:
+        host, _, port = content["servers"][0]["service"]["target"].rpartition(":")
+        return Address(host, int(port))
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise InputError(f"{service} does not say where the server is: unpack the kit's zip file again") from None
 
 
 def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any]:

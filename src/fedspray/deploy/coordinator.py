@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,8 +13,9 @@ from typing import Any
 from fedspray.data.federation import Task
 from fedspray.data.graph import repeated
 from fedspray.deploy import processes
-from fedspray.deploy.agreement import Agreement, check_name
+from fedspray.deploy.agreement import MOST, Agreement, check_name
 from fedspray.deploy.board import read_exchanges, read_progress
+from fedspray.deploy.certificates import check_dates
 from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.locks import holder
 from fedspray.deploy.parcels import pack
@@ -35,21 +37,41 @@ def schema(features: str, classes: str) -> Task:
 
 def _count_or_names(flag: str, given: str, at_least: int) -> tuple[int, tuple[str, ...] | None]:
     """``3``, ``a,b,c``, or a text file with a name on each line; None for names that are not given."""
-    if given.isdigit():
-        if int(given) < at_least:
+    if re.fullmatch("[0-9]+", given):
+        digits = given.lstrip("0") or "0"
+        if len(digits) > len(str(MOST)) or int(digits) > MOST:
+            raise InputError(f"{flag} is {given[:60]}, but must be at most {MOST:,}")
+        if int(digits) < at_least:
             raise InputError(f"{flag} is {given}, but must be at least {at_least}")
-        return int(given), None
-    file = Path(given)
-    listed = file.read_text().splitlines() if file.is_file() else given.split(",")
-    names = tuple(part.strip() for part in listed)
+        return int(digits), None
+    names = tuple(part.strip() for part in _listed(flag, given))
     if len(names) < 2 or not all(names):
+        shown = given if len(given) <= 60 else f"{given[:60]}…"
         raise InputError(
-            f"{flag} is {given!r}, but must be a number, at least two names (a,b), or a file with one on each line"
+            f"{flag} is {shown!r}, but must be a number, at least two names (a,b), or a file with one on each line"
         )
     twice = repeated(names)
     if twice is not None:
         raise InputError(f"{flag} names {twice!r} twice, but names must differ")
     return len(names), names
+
+
+def _listed(flag: str, given: str) -> list[str]:
+    file = Path(given)
+    try:
+        is_file = file.is_file()
+    except OSError:  # too long for a path
+        is_file = False
+    if is_file and "," in given:
+        raise InputError(
+            f"{flag} is {given!r}, which is a list of names and a file too: give the file a name without a comma"
+        )
+    if not is_file:
+        return given.split(",")
+    try:
+        return file.read_text().splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{flag} is {given!r}, which is not a text file, but must have a name on each line") from None
 
 
 def init_project(
@@ -72,8 +94,6 @@ def init_project(
     store.new_folder(folder)
     try:
         make_kits(folder, agreement, address, organisations=organisations, requests=own_keys, valid_days=valid_days)
-        (folder / "ca").chmod(0o700)
-        (folder / "kits").chmod(0o700)
         (folder / "runs").mkdir()
         agreement.save(folder)
         project.save()
@@ -115,6 +135,12 @@ def begin_run(project: Project, name: str | None) -> str:
     begin_with(project.run_folder(chosen), agreement.roster, agreement.settings, None, None)
     agreement.save(project.run_folder(chosen))
     return chosen
+
+
+def check_certificates(project: Project) -> None:
+    """Refuses a project whose server or coordinator nobody believes today."""
+    for kit in (project.server, project.coordinator):
+        check_dates(kit)
 
 
 def last_run(project: Project) -> str:

@@ -79,21 +79,36 @@ def make_kits(
         requests: certificate requests of sites that keep their private keys to themselves.
         valid_days: how long the certificates are valid.
     """
-    made = _provision(folder, agreement, address, organisations or {}, requests or {}, valid_days)
     kits = folder / "kits"
-    kits.mkdir()
+    for secret in (folder / "ca", kits):  # before there is anything in it
+        secret.mkdir(mode=0o700)
+    made = _provision(folder, agreement, address, organisations or {}, requests or {}, valid_days)
     shutil.move(made / address.host, kits / "server")
     shutil.move(made / ADMIN, kits / "coordinator")
     for name in agreement.roster.clients:
         shutil.move(made / name, kits / name)
     shutil.rmtree(made)
     _harden_server(kits / "server")
+    place_server(kits / "server")
     agreement.save(kits / "server" / "local")
-    Server(kits / "server", (folder / "runs").absolute()).save()
     for name in agreement.roster.clients:
         _harden_site(kits / name)
         agreement.save(kits / name / "local")
         Site(kits / name, name, None).save()
+
+
+def place_server(kit: Path) -> None:
+    """Writes into a server's kit where it is: NVFlare wants absolute paths, and a project may have been moved."""
+    file, storage = kit / "local" / "resources.json", kit.resolve() / "storage"
+    resources = store.read_json(file)
+    try:
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+        (manager,) = (part for part in resources["components"] if part["id"] == "job_manager")
+        manager["args"]["uri_root"] = str(storage / "jobs")
+    except (LookupError, TypeError, ValueError):
+        raise InputError(f"{file} is not as fedspray deploy init wrote it: put it back") from None
+    store.write_json(file, resources)
+    Server(kit, kit.parent.parent / "runs").save()
 
 
 def write_job(folder: Path, run: str, agreement: Agreement, grace: float, min_sites: int) -> Path:
@@ -168,13 +183,9 @@ def _provision(
 
 def _harden_server(kit: Path) -> None:
     resources = _resources(kit, CONTROLLER)
-    storage = (kit / "storage").absolute()
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
     resources["servers"][0] |= {"heart_beat_timeout": 60, "admin_timeout": 3.0}
     kept = []
     for component in resources["components"]:
-        if component["id"] == "job_manager":
-            component["args"]["uri_root"] = str(storage / "jobs")
         if component["id"] == "job_scheduler":
             component["args"] |= {
                 "min_schedule_interval": 1.0,

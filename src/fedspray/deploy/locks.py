@@ -62,7 +62,7 @@ def holder(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # two that only look are not in each other's way
     except OSError:
         text = os.read(stream, 32).decode().strip()
         return int(text) if text.isdigit() else 0

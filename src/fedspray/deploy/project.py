@@ -43,7 +43,10 @@ class Project:
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a project that fedspray deploy init made")
         content = store.read_json(card)
-        return cls(folder, Address(content["host"], content["port"]), content["grace"])
+        try:
+            return cls(folder, Address(content["host"], int(content["port"])), float(content["grace"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{card} is not as fedspray deploy init wrote it ({error})") from None
 
     def save(self) -> None:
         """Writes ``project.json``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +27,15 @@ class Server:
         card = folder / "local" / CARD
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a server's start-up kit")
-        return cls(folder, folder / store.read_json(card)["runs"])
+        runs = store.read_json(card).get("runs")
+        if not isinstance(runs, str):
+            raise InputError(f"runs in {card} is {runs!r}, but must be a path")
+        return cls(folder, (folder / runs).resolve())
 
     def save(self) -> None:
-        """Writes ``local/server.json``."""
-        store.write_json(self.folder / "local" / CARD, {"runs": str(self.runs)})
+        """Writes ``local/server.json``, with a path that stays true when the project is moved."""
+        runs = os.path.relpath(self.runs.resolve(), self.folder.resolve())
+        store.write_json(self.folder / "local" / CARD, {"runs": runs})
 
     def agreement(self, fingerprint: str) -> Agreement:
         """The server's copy of the agreement, which must be the one that is asked for."""

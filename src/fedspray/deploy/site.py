@@ -53,13 +53,13 @@ class Site:
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a site's start-up kit")
         content = store.read_json(card)
-        data = content.get("data")
-        return cls(
-            folder,
-            check_name("site", str(content.get("name"))),
-            None if data is None else Path(data),
-            int(content.get("threads", 1)),
-        )
+        data, threads = content.get("data"), content.get("threads", 1)
+        if data is not None and not isinstance(data, str):
+            raise InputError(f"data in {card} is {data!r}, but must be a path or null")
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise InputError(f"threads in {card} is {threads!r}, but must be a whole number from 1 on")
+        name = check_name("site", str(content.get("name")))
+        return cls(folder, name, None if data is None else Path(data), threads)
 
     def save(self) -> None:
         """Writes ``local/site.json``."""
