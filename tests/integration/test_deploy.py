@@ -41,7 +41,11 @@ def test_the_same_metrics_and_weights_as_in_one_process(tmp_path: Path, algorith
 
 @pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
 def test_its_processes_end_with_it(tmp_path: Path, ending: signal.Signals) -> None:
-    command = fedspray("deploy", "local", *RUN, "--rounds", "1000", "--out", tmp_path / "there")
+    before = signal.signal(ending, signal.SIG_DFL)  # under nohup a closed terminal would be ignored, as it should be
+    try:
+        command = fedspray("deploy", "local", *RUN, "--rounds", "1000", "--out", tmp_path / "there")
+    finally:
+        signal.signal(ending, before)
     kits = [tmp_path / "there" / "kits" / name for name in ("server", "bank_00", "bank_01", "bank_02")]
     deadline = time.monotonic() + 120
     while not all(processes.running(kit) for kit in kits):
