@@ -125,6 +125,7 @@ class SiteRun:
             raise Refused(f"the job is for agreement {agreement[:12]}, but {site.name} agreed to {agreed}")
         self._site, self._run, self._agreement = site, check_name("run", run), own
         self._id = own.roster.clients.index(site.name)
+        self._rounds = own.settings.build()[1].rounds
         self._state = site.folder / "state" / run
         self._lock = Lock(self._state / "lock")
         self._lock.take_over()
@@ -153,8 +154,7 @@ class SiteRun:
 
     def _check(self, ask: Ask) -> None:
         """Only rounds that were agreed on, and the report only after the last."""
-        request, rounds = ask.request, self._agreement.settings.build()[1].rounds
-        last = rounds + 2
+        request, rounds, last = ask.request, self._rounds, self._rounds + 2
         if not 1 <= request.round_index <= last:
             raise Refused(f"round {request.round_index} is asked for, but {rounds} rounds are agreed")
         if request.train and request.round_index > rounds:

@@ -110,8 +110,8 @@ class CellResult:
         curves = [self.content["curves"][part][name] for part in ("val", *(["test"] * tested)) for name in CURVES]
         if not all({"overall", "minority"} <= set(part) for part in parts) or {len(c) for c in curves} != {rounds}:
             raise KeyError
-        if tested:
-            assert self.nodes is not None
+        if tested and not self.nodes:
+            raise KeyError
 
 
 def _short(value: float | None) -> float | None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedspray.errors import InputError, OtherVersionError, RunStopped
+from fedspray.errors import InputError, RunStopped
 from fedspray.runs import store
 from fedspray.runs.result import RunResult
 from fedspray.runs.run import begin, carry_out
@@ -95,8 +95,8 @@ def _run(job: Job) -> None:
     was_begun = folder.exists()
     try:
         outcome = run_or_go_on()
-    except InputError as error:
-        if not (was_begun or isinstance(error, OtherVersionError)):
+    except InputError:
+        if not was_begun:
             raise
         shutil.rmtree(folder)  # of another version, or damaged
         outcome = run_or_go_on()
