@@ -28,7 +28,8 @@ ADMIN = "coordinator@fedspray.org"
 PROJECT = "fedspray"
 
 SITE_RIGHTS = {"submit_job": "any", "manage_job": "any", "view": "any"}
-"""What the coordinator may do at a site: give it a job, manage it (end it, delete its working folder, set its log level), look at its status."""
+"""What the coordinator may do at a site: give it a job; manage it, which is ending it, deleting its working folder and
+setting its log level; look at its status."""
 SERVER_RIGHTS = {**SITE_RIGHTS, "clone_job": "none", "download_job": "any", "operate": "any"}
 NO_RIGHTS = {"byoc": "none", "shell_commands": "none"}
 
