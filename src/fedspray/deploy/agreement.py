@@ -11,12 +11,16 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
+from fedspray.deploy.forms import Forms
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
 from fedspray.runs.settings import RunSettings
@@ -70,6 +74,13 @@ class Agreement:
         """sha256 of everything in it."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
+    @cached_property
+    def largest_message(self) -> int:
+        """Bytes of the largest message of the run, either way; what is larger is refused unread."""
+        dtype = getattr(torch, self.settings.dtype)
+        algorithms = {repr(each): each for each in self.settings.build_for(self.roster)[0]}
+        return max(Forms.of(each, self.roster.task, dtype).largest for each in algorithms.values())
+
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON values."""
         roster, task = self.roster, self.roster.task
@@ -84,6 +95,7 @@ class Agreement:
             **({} if task.feature_names is None else {"feature_names": list(task.feature_names)}),
             "data": dict(roster.settings),
             "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
+            "largest_message": self.largest_message,
         }
 
     @classmethod

@@ -20,6 +20,7 @@ from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.locks import holder
 from fedspray.deploy.parcels import pack
 from fedspray.deploy.project import Project
+from fedspray.deploy.protocol import DISABLED
 from fedspray.deploy.session import AdminSession, Unreachable
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
@@ -135,6 +136,32 @@ def begin_run(project: Project, name: str | None) -> str:
     begin_with(project.run_folder(chosen), agreement.roster, agreement.settings, None, None)
     agreement.save(project.run_folder(chosen))
     return chosen
+
+
+def disable(project: Project, site: str) -> bool:
+    """Cuts a site off, at once and until `enable`; returns whether it was not disabled before."""
+    return _set_disabled(project, site, True)
+
+
+def enable(project: Project, site: str) -> bool:
+    """Lets a site in again; returns whether it was disabled."""
+    return _set_disabled(project, site, False)
+
+
+def disabled_sites(project: Project) -> list[str]:
+    """The sites that are cut off."""
+    file = project.server / "local" / DISABLED
+    return sorted(store.read_json(file)["sites"]) if file.exists() else []
+
+
+def _set_disabled(project: Project, site: str, wanted: bool) -> bool:
+    sites = project.agreement().roster.clients
+    if site not in sites:
+        raise InputError(f"{site!r} is not a site of {project.folder}: the sites are {', '.join(sites)}")
+    before = set(disabled_sites(project))
+    after = before | {site} if wanted else before - {site}
+    store.write_json(project.server / "local" / DISABLED, {"sites": sorted(after)})
+    return after != before
 
 
 def check_certificates(project: Project) -> None:

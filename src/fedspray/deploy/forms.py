@@ -5,6 +5,7 @@ Both ends compare what arrives with this, so that neither a site nor the server 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,12 @@ class Forms:
         _, detail = worker.handle(Request(2, train=False, evaluate=False, best_round=0, detail=True), {})
         return cls(*(form_of(message) for message in (downlink, uplink, counts, detail)))
 
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest message: an answer has an uplink and counts."""
+        answer = max(_bytes(self.uplink) + _bytes(self.counts), _bytes(self.detail))
+        return max(_bytes(self.downlink), answer)
+
 
 def form_of(message: Message) -> Form:
     """The names, types and shapes of a message."""
@@ -83,6 +90,10 @@ def fault_of_counts(counts: Message, task: Task) -> str | None:
         if (value < lowest).any() or (value > highest).any():
             return f"{name} has numbers that nothing counted can have"
     return None
+
+
+def _bytes(form: Form) -> int:
+    return sum(getattr(torch, dtype.removeprefix("torch.")).itemsize * math.prod(shape) for _, dtype, shape in form)
 
 
 def _two_nodes(task: Task, dtype: torch.dtype) -> tuple[GraphBatch, np.ndarray[Any, np.dtype[np.float64]]]:

@@ -1,6 +1,7 @@
-"""The process of a kit: takes the kit for itself and is NVFlare's server or client from then on.
+"""Every process of a kit starts here: it is guarded first, and NVFlare's server, client or job from then on.
 
-The lock is held as long as this process lives, and by nobody below it: a job process may outlive it for a moment.
+A main process takes the kit for itself. The lock is held as long as it lives, and by nobody below it: a job process
+may outlive it for a moment.
 """
 
 from __future__ import annotations
@@ -9,23 +10,29 @@ import runpy
 import sys
 from pathlib import Path
 
+from fedspray.deploy import unixdriver
+from fedspray.deploy.guard import install
 from fedspray.deploy.locks import Lock, holder
 
 PID_FILE = "fedspray.pid"
 PATIENCE = 2.0
 """Seconds: whoever looks whether the lock is held holds it for a moment."""
+JOBS = ("nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process")
 
 
 def main(kit: Path, module: str, arguments: list[str]) -> None:
-    """Runs one of NVFlare's modules in a kit that nobody else runs."""
+    """Runs one of NVFlare's modules, guarded; a main module only in a kit that nobody else runs."""
     lock = Lock(kit / PID_FILE)
+    if module not in JOBS:
+        try:
+            lock.acquire(PATIENCE)
+        except TimeoutError:
+            print(f"error: {kit} is running already, as process {holder(kit / PID_FILE)}", file=sys.stderr)
+            sys.exit(2)
+        unixdriver.prepare(kit)
     try:
-        lock.acquire(PATIENCE)
-    except TimeoutError:
-        print(f"error: {kit} is running already, as process {holder(kit / PID_FILE)}", file=sys.stderr)
-        sys.exit(2)
-    sys.argv = [module, *arguments]
-    try:
+        install(kit)
+        sys.argv = [module, *arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         lock.release()

@@ -21,13 +21,12 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fedspray.errors import InputError
+
+if TYPE_CHECKING:  # the main process of a site reads and writes text alone, and starts without PyTorch
+    from torch import Tensor
 
 CHECKPOINT = "checkpoint.safetensors"
 RECORDS = "rounds.jsonl"
@@ -90,6 +89,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     A tensor that is stored twice is written once, and a row that was expanded to many clients once, so a
     checkpoint is no larger than what it holds.
     """
+    from safetensors.torch import save_file
+
     stored: dict[str, Tensor] = {}
     alias: dict[str, str] = {}
     expanded: dict[str, int] = {}
@@ -115,6 +116,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Reads what `write_tensors` wrote."""
+    from safetensors import safe_open
+
     try:
         with safe_open(path, framework="pt") as archive:
             header = archive.metadata() or {}

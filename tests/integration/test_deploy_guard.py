@@ -1,0 +1,246 @@
+"""Members of a federation who changed their software, against real processes: they are refused and written down.
+
+The attackers run NVFlare without our guard, with good certificates, and send raw messages through its network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("nvflare")
+
+from fedspray import build_federation, run
+from fedspray.deploy import processes
+from fedspray.deploy.driver import Driver
+from fedspray.deploy.kits import place_server
+from fedspray.deploy.local import RUN, LocalFederation
+from fedspray.deploy.session import AdminSession, Unreachable
+from fedspray.runs import store
+from fedspray.runs.settings import RunSettings
+
+pytestmark = pytest.mark.slow
+
+ATTACKER = Path(__file__).with_name("attacker.py")
+ROUNDS = 3
+JOB = "11111111-2222-4333-8444-555555555555"
+
+
+class Federation(LocalFederation):
+    """Three banks, none of them started."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.data = build_federation("banks", clients=3, nodes=200)
+        settings = RunSettings(algorithm="fedspray", values={"rounds": ROUNDS, **options})
+        super().__init__(folder, self.data, settings, grace=20.0)
+        self.kits = self.project.folder / "kits"
+
+    def kit(self, name: str) -> Path:
+        return self.kits / name
+
+    def connected(self) -> set[str]:
+        try:
+            with AdminSession(self.kits / "coordinator") as session:
+                return set(session.sites())
+        except Unreachable:
+            return set()
+
+    def wait_for(self, *names: str) -> None:
+        until(lambda: set(names) <= self.connected(), 60, f"{names} did not connect")
+
+    def drive(self) -> dict[str, Any]:
+        return Driver(self.project, RUN, tell=lambda _: None).drive()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        file = "events.jsonl" if name == "server" else "ledger.jsonl"
+        return [line for line in store.read_lines(self.kit(name) / file) if "event" in line]
+
+    def undisturbed(self) -> dict[str, str]:
+        """The models of the same run in one process, trained one by one."""
+        result = run(self.data, algorithm="fedspray", backbone="gcn", rounds=ROUNDS)
+        models: dict[str, str] = result.summary()["models"]
+        return models
+
+
+class Attacker:
+    """A kit's owner who runs NVFlare as it comes, with a plan."""
+
+    def __init__(self, kit: Path, shots: list[dict[str, Any]], folder: Path, wait_for: str) -> None:
+        self._plan = folder / f"{kit.name}-plan.json"
+        _, _, _, _, _, module, *arguments = processes.command(kit)
+        content = {"module": module, "arguments": arguments, "shots": shots, "wait_for": wait_for}
+        self._plan.write_text(json.dumps({**content, "me": "server" if kit.name == "server" else kit.name}))
+        (kit / "transfer").mkdir(exist_ok=True)
+        with (kit / "attack.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(ATTACKER), str(self._plan)], stdout=log, stderr=log, start_new_session=True
+            )
+
+    def answers(self) -> list[dict[str, Any]]:
+        file = self._plan.with_suffix(".answers.json")
+        until(file.exists, 90, "the attack did not end")
+        content: list[dict[str, Any]] = json.loads(file.read_text())
+        return content
+
+    def stop(self) -> None:
+        for member in [self.process, *psutil.Process(self.process.pid).children(recursive=True)]:
+            member.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    made = Federation(tmp_path / "federation")
+    try:
+        yield made
+    finally:
+        processes.stop([kit for kit in made.kits.iterdir() if kit.name != "coordinator"], seconds=1.0)
+
+
+def until(condition: Callable[[], bool], seconds: float, complaint: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.2)
+
+
+def shots(victim: Path, target: str) -> list[dict[str, Any]]:
+    """All that was found to work against an unguarded site, with the attacker's own name and with the server's."""
+    admin: dict[str, Any] = {"channel": "admin", "topic": "admin", "target": target}
+    single: list[dict[str, Any]] = [
+        {**admin, "admin_topic": "sys.shell", "body": f"cat {victim / 'startup' / 'client.key'}"},
+        {**admin, "topic": "sys.shell", "admin_topic": "sys.shell", "body": "ls"},
+        {**admin, "admin_topic": "train.delete_run", "admin_headers": {"job_id": "models"}},
+        {**admin, "admin_topic": "train.deploy", "admin_headers": {"job_id": "local", "job_meta": {"a": 1}}},
+        {**admin, "admin_topic": "train.abort", "admin_headers": {"job_id": JOB}},
+        {**admin, "admin_topic": "train.shutdown"},
+        {"channel": "client_command", "topic": "abort", "target": target},
+        {"channel": "cellnet.channel", "topic": "cellnet.bulk", "target": target},
+        {"channel": "_net_manager", "topic": "stop", "target": target},
+        {**admin, "admin_topic": "train.check_status", "headers": {"cn__conn_url": "tcp://127.0.0.1:9"}},
+    ]
+    return [{**shot, "origin": origin} for shot in single for origin in (None, "server")]
+
+
+def test_a_site_against_another_site(federation: Federation, tmp_path: Path) -> None:
+    """bank_02 takes part in the run, and attacks bank_00 and the server meanwhile."""
+    victim = federation.kit("bank_00")
+    (victim / "models").mkdir()
+    (victim / "models" / "precious").write_text("x")
+    for name in ("server", "bank_00", "bank_01"):
+        processes.start(federation.kit(name))
+    plan = [*shots(victim, "bank_00"), *shots(victim, "server"), *shots(victim, "bank_01")]
+    attacker = Attacker(federation.kit("bank_02"), plan, tmp_path, wait_for="server")
+    try:
+        federation.wait_for("bank_00", "bank_01", "bank_02")
+        result = federation.drive()
+        answers = attacker.answers()
+        assert len(answers) == len(plan)
+        for shot, answer in zip(plan, answers, strict=True):
+            assert answer["code"] != "ok", (shot, answer)
+            assert "PRIVATE KEY" not in answer["body"], shot
+        assert (victim / "models" / "precious").exists()
+        assert {"bank_00", "bank_01", "bank_02"} <= federation.connected(), "nobody was stopped"
+    finally:
+        attacker.stop()
+    assert result["models"] == federation.undisturbed()
+    noted = federation.events("server")
+    assert len(noted) >= len(plan) - 4  # all but what NVFlare itself did not send
+    assert all(line["sender"].startswith("bank_02 ") for line in noted), noted
+    assert not federation.events("bank_00"), "nothing got so far"
+
+
+def test_a_server_against_a_site(federation: Federation, tmp_path: Path) -> None:
+    """The coordinator's machine runs other software: no check of the server's is left."""
+    victim = federation.kit("bank_00")
+    (victim / "models").mkdir()
+    place_server(federation.kit("server"))
+    attacker = Attacker(federation.kit("server"), shots(victim, "bank_00"), tmp_path, wait_for="bank_00")
+    try:
+        processes.start(victim)
+        for shot, answer in zip(shots(victim, "bank_00"), attacker.answers(), strict=True):
+            harmless = shot.get("admin_topic") in ("train.abort", "train.check_status") and not shot.get("headers")
+            assert harmless or answer["code"] != "ok" or answer["body"] == "refused by the site", (shot, answer)
+        assert (victim / "models").is_dir()
+        assert processes.running(victim) is not None
+    finally:
+        attacker.stop()
+    assert {line["sender"].partition(" ")[0] for line in federation.events("bank_00")} == {"server"}
+
+
+def test_a_local_user(federation: Federation) -> None:
+    """The processes of a kit listen on no port, and their socket is closed to other users."""
+    for name in ("server", "bank_00", "bank_01", "bank_02"):
+        processes.start(federation.kit(name))
+    federation.wait_for("bank_00")
+    listening: dict[str, set[int]] = {"server": set(), "bank_00": set()}
+    sockets: set[str] = set()
+
+    def look() -> None:
+        for name, found in listening.items():
+            for pid in [processes.running(federation.kit(name)), *processes.job_processes(federation.kit(name))]:
+                for each in psutil.Process(pid).net_connections(kind="all"):
+                    if each.status == psutil.CONN_LISTEN:
+                        found.add(each.laddr.port)
+                    elif isinstance(each.laddr, str) and "fedspray-" in each.laddr:
+                        sockets.add(each.laddr)
+
+    Driver(federation.project, RUN, tell=lambda _: None, tend=look).drive()
+    assert listening == {"server": {federation.project.address.port}, "bank_00": set()}
+    assert len(sockets) == 2
+    if os.getuid() != 0:
+        pytest.skip("only root can try to be somebody else")
+    for path in sockets:
+        code = f"import os, socket; os.setuid(65534); socket.socket(socket.AF_UNIX).connect({path!r})"
+        tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "PermissionError" in tried.stderr
+
+
+def test_a_stolen_kit(federation: Federation, tmp_path: Path) -> None:
+    """Somebody copied bank_00's kit and runs it, with our software and without, while bank_00 takes part."""
+    for name in ("server", "bank_00", "bank_01", "bank_02"):
+        processes.start(federation.kit(name))
+    federation.wait_for("bank_00", "bank_01", "bank_02")
+    stolen = tmp_path / "stolen" / "bank_00"
+    shutil.copytree(federation.kit("bank_00"), stolen, ignore=shutil.ignore_patterns("ledger.jsonl", "*.pid"))
+    processes.start(stolen)
+    attacker = None
+    try:
+        until(lambda: bool(store.read_lines(stolen / "ledger.jsonl")), 30, "the thief was told nothing")
+        attacker = Attacker(stolen, [], tmp_path, wait_for="server")
+        result = federation.drive()
+    finally:
+        processes.stop([stolen], seconds=1.0)
+        if attacker is not None:
+            attacker.stop()
+    assert result["models"] == federation.undisturbed()
+    own = [line["what"] for line in federation.events("bank_00")]
+    thiefs = store.read_lines(stolen / "ledger.jsonl")
+    assert any("tried to connect with this site's certificate" in what for what in own)
+    assert {line["event"] for line in thiefs} == {"refused by the server"}, "and no answer of its own left"
+    assert any("another process" in line["what"] for line in federation.events("server"))
+
+
+def test_a_disabled_site(federation: Federation) -> None:
+    """Cut off at once, in the middle of a job, and let in again."""
+    from fedspray.deploy.coordinator import disable, enable
+
+    for name in ("server", "bank_00", "bank_01", "bank_02"):
+        processes.start(federation.kit(name))
+    federation.wait_for("bank_00", "bank_01", "bank_02")
+    disable(federation.project, "bank_02")
+    until(lambda: federation.connected() == {"bank_00", "bank_01"}, 30, "bank_02 is still there")
+    assert any("disabled" in line["what"] for line in federation.events("bank_02"))
+    enable(federation.project, "bank_02")
+    federation.wait_for("bank_02")
+    assert federation.drive()["models"] == federation.undisturbed()
