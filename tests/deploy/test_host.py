@@ -240,3 +240,54 @@ def test_without_enough_answers_the_run_stops_and_can_go_on(tmp_path: Path) -> N
         sites.run()
     sites.trouble = lambda name, ask: None
     assert stable(sites.run()) == in_process(federation, **settings)
+
+
+@pytest.mark.parametrize("algorithm", ["fedspray", "scaffold"])
+@pytest.mark.parametrize("exchange", [1, 2, 3, 4])
+def test_a_round_that_failed_at_one_site_is_repeated_as_if_it_had_not_been(
+    tmp_path: Path, algorithm: str, exchange: int
+) -> None:
+    """All are needed and one fails, three times; the others did what they were asked and must go back."""
+    federation = ragged_federation()
+    settings = {"algorithm": algorithm, "values": {"rounds": 4, "hidden": 8, "min_clients": 3}}
+    sites = make(tmp_path, federation, **settings)
+    victim = federation.clients[1].name
+    sites.trouble = lambda name, ask: "away" if name == victim and ask.request.round_index == exchange else None
+    for _ in range(3):
+        with pytest.raises(RunStopped, match="away"):
+            sites.run()
+    sites.trouble = lambda name, ask: None
+    assert stable(sites.run()) == in_process(federation, **settings)
+
+
+@pytest.mark.parametrize("exchange", [5, 6])
+def test_an_ending_that_failed_is_repeated_from_the_last_round(tmp_path: Path, exchange: int) -> None:
+    """Exchange 5 evaluates the last model, exchange 6 reports; both come after the last checkpoint."""
+    federation = ragged_federation()
+    settings = {"algorithm": "fedspray", "values": {"rounds": 4, "hidden": 8}}
+    sites = make(tmp_path, federation, **settings)
+    sites.trouble = lambda name, ask: "away" if ask.request.round_index == exchange else None
+    with pytest.raises(RunStopped, match="away"):
+        sites.run()
+    sites.trouble = lambda name, ask: None
+    assert stable(sites.run()) == in_process(federation, **settings)
+
+
+def test_a_checkpoint_knows_nothing_of_the_exchange_after_it(tmp_path: Path) -> None:
+    """One site missed round 2, so it goes on from round 1 in round 4 as well, should round 3 be repeated."""
+    federation = ragged_federation()
+    settings = {"algorithm": "fedspray", "values": {"rounds": 4, "hidden": 8, "min_clients": 2}}
+    sites, calm = make(tmp_path / "sites", federation, **settings), make(tmp_path / "calm", federation, **settings)
+    first, second, third = (client.name for client in federation.clients)
+    calm.trouble = lambda name, ask: "away" if (name, ask.request.round_index) == (first, 2) else None
+    sites.trouble = lambda name, ask: (
+        "away" if (name, ask.request.round_index) in ((first, 2), (second, 3), (third, 3)) else None
+    )
+    with pytest.raises(RunStopped):
+        sites.run()
+    checkpoint, meta = store.read_tensors(tmp_path / "sites" / "run" / "seed-0" / store.CHECKPOINT)
+    assert meta["progress"]["round_index"] == 2
+    assert checkpoint["engine.heard"].tolist() == [1, 2, 2]
+    assert not [name for name in checkpoint if name.startswith("proxies.3")]
+    sites.trouble = calm.trouble
+    assert stable(sites.run()) == stable(calm.run())

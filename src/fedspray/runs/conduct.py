@@ -282,16 +282,28 @@ class _Log:
 
 
 class _Saver:
-    """Writes checkpoints: every N rounds, or (by default) so seldom that they cost under 5% of the time."""
+    """Writes checkpoints: every N rounds, or (by default) so seldom that they cost under 5% of the time.
+
+    What a checkpoint holds is taken when its round ends: an exchange that fails later leaves no trace in it.
+    """
 
     def __init__(self, folder: Path | None, host: Host, tap: proxies.ProxyTap, log: _Log, every: int | None) -> None:
         self._folder, self._host, self._tap, self._log, self._every = folder, host, tap, log, every
-        self._progress: Progress | None = None
+        self._unsaved: tuple[dict[str, Tensor], Json] | None = None
         self._cost, self._last = 0.05, time.perf_counter()
 
     def after_round(self, progress: Progress) -> None:
         """Remembers where the run is and, if it is time, saves it."""
-        self._progress = progress
+        if self._folder is None:
+            return
+        tensors = {
+            **tree.flatten(progress.server, "server"),
+            **tree.prefixed("engine", self._host.tensors(progress.round_index)),
+            **tree.prefixed("proxies", self._tap.tensors()),
+        }
+        names = ("round_index", "best_round", "best_score", "validation", "pending", "detail")
+        known = {name: getattr(progress, name) for name in names}
+        self._unsaved = tensors, {"progress": known, "blocks": self._host.blocks}
         due = (
             progress.round_index % self._every == 0
             if self._every
@@ -301,19 +313,12 @@ class _Saver:
             self.save()
 
     def save(self) -> None:
-        """Writes the last finished round as the checkpoint."""
-        if self._folder is None or self._progress is None:
+        """Writes the last finished round as the checkpoint, if that is not done yet."""
+        if self._folder is None or self._unsaved is None:
             return
         began = time.perf_counter()
         self._log.flush()
-        progress = self._progress
-        tensors = {
-            **tree.flatten(progress.server, "server"),
-            **tree.prefixed("engine", self._host.tensors(progress.round_index)),
-            **tree.prefixed("proxies", self._tap.tensors()),
-        }
-        names = ("round_index", "best_round", "best_score", "validation", "pending", "detail")
-        known = {name: getattr(progress, name) for name in names}
-        store.write_tensors(self._folder / store.CHECKPOINT, tensors, {"progress": known, "blocks": self._host.blocks})
+        store.write_tensors(self._folder / store.CHECKPOINT, *self._unsaved)
+        self._unsaved = None
         self._last = time.perf_counter()
         self._cost = max(0.05, self._last - began)
