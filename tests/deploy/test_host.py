@@ -104,7 +104,7 @@ def test_an_answer_that_is_late_is_as_if_never_trained(tmp_path: Path) -> None:
     assert result == stable(away.run())
     assert result["seeds"][0]["failures"] == 2
     records = (tmp_path / "late" / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
-    assert [('"2": "late"' in line) for line in records] == [False, True, True, False, False]
+    assert [(f'"{slow}": "late"' in line) for line in records] == [False, True, True, False, False]
 
 
 def test_slow_sites_are_waited_for_as_long_as_their_training_is_needed(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_error_is_not_one_of_the_answers_that_are_needed(tmp_path: Path) -> N
     sites.run()
     records = (tmp_path / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["trained"] for line in records] == [[1], [1]]
-    assert json.loads(records[0])["failed"] == {"0": "MissingDataError (the site's log says more)", "2": "late"}
+    assert json.loads(records[0])["failed"] == {broken: "MissingDataError (the site's log says more)", others[1]: "late"}
 
 
 def part(name: str, **values: Any) -> Callable[[Reply], Reply]:
@@ -174,7 +174,7 @@ def test_a_site_that_sends_something_else_is_as_if_away(
     away.trouble = lambda site, ask: "away" if site == name and ask.request.round_index == 3 else None
     assert stable(odd.run()) == stable(away.run())
     records = (tmp_path / "odd" / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
-    assert json.loads(records[2])["failed"]["0"].startswith(reason)
+    assert json.loads(records[2])["failed"][name].startswith(reason)
 
 
 def test_models_ledger_and_shared_part_are_where_they_belong(tmp_path: Path) -> None:
