@@ -126,7 +126,10 @@ def test_an_error_is_not_one_of_the_answers_that_are_needed(tmp_path: Path) -> N
     sites.run()
     records = (tmp_path / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["trained"] for line in records] == [[1], [1]]
-    assert json.loads(records[0])["failed"] == {broken: "MissingDataError (the site's log says more)", others[1]: "late"}
+    assert json.loads(records[0])["failed"] == {
+        broken: "MissingDataError (the site's log says more)",
+        others[1]: "late",
+    }
 
 
 def part(name: str, **values: Any) -> Callable[[Reply], Reply]:
@@ -146,16 +149,18 @@ def part(name: str, **values: Any) -> Callable[[Reply], Reply]:
         (part("uplink", class_proxies=None), "its uplink is not the algorithm's: class_proxies is missing"),
         (part("uplink", more=torch.zeros(1)), "its uplink is not the algorithm's: 'more' is not part of it"),
         (part("uplink", class_proxies=torch.zeros(1, 2)), "its uplink is not the algorithm's: class_proxies has type"),
-        (part("uplink", num_train=-torch.ones(1)), "num_train is negative"),
-        (part("uplink", class_ratios=torch.full((1, 3), 3e38)), "class_ratios has numbers that are too large"),
+        (part("uplink", num_train=-torch.ones(1)), "num_train holds -1, but 0 to 1e+09 is allowed"),
+        (part("uplink", num_train=torch.full((1,), 1e8)), "num_train is 1e+08, but evaluation.confusion counts "),
+        (part("uplink", class_proxies=torch.full((1, 3, 64), 9e11)), "class_proxies holds 9e+11, but -1e+06 to 1e+06"),
+        (part("uplink", class_ratios=torch.full((1, 3), 3e38)), "class_ratios holds 3e+38, but 0 to 1 is allowed"),
         (part("counts", evaluation__loss=None), "its counts is not the algorithm's: evaluation.loss is missing"),
         (
             part("counts", evaluation__confusion=torch.full((1, 3, 3, 3), -5, dtype=torch.int32)),
-            "evaluation.confusion has numbers that nothing counted can have",
+            "evaluation.confusion holds -5, but 0 to 1e+09 is allowed",
         ),
         (
             part("counts", evaluation__majority=torch.tensor([3], dtype=torch.int32)),
-            "evaluation.majority has numbers that nothing counted can have",
+            "evaluation.majority holds 3, but -1 to 2 is allowed",
         ),
         (lambda reply: replace(reply, round_index=1), "it answered something that it was not asked"),
         (lambda reply: replace(reply, trained=False), "it answered something that it was not asked"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedspray.data.federation import Roster
-from fedspray.deploy.forms import Forms, difference, fault_of_counts, fault_of_uplink, form_of
+from fedspray.deploy.forms import Forms, contradiction, difference, fault_of_counts, fault_of_uplink, form_of
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Answers, RoundSettings
@@ -79,7 +79,9 @@ class RemoteHost:
         asks = {}
         for k in self.client_ids:
             asked = replace(request, train=request.train and k in train_ids, from_round=self._heard[k])
-            asks[self.client_names[k]] = Ask(self._seed, asked, {name: value[k : k + 1] for name, value in downlink.items()})
+            asks[self.client_names[k]] = Ask(
+                self._seed, asked, {name: value[k : k + 1] for name, value in downlink.items()}
+            )
         replies: dict[int, Reply] = {}
         failures: dict[int, str] = {}
         delivered = self._courier.deliver(asks, self._quorum(request, train_ids))
@@ -131,7 +133,11 @@ class RemoteHost:
             found = form_of(getattr(reply, part))
             if found != form:
                 return f"its {part} is not the algorithm's: {difference(found, form)}"
-        return fault_of_uplink(reply.uplink) or fault_of_counts(reply.counts, self._task)
+        return (
+            fault_of_uplink(reply.uplink, self._forms)
+            or fault_of_counts(reply.counts, self._task, self._rounds.rounds)
+            or contradiction(reply.uplink, reply.counts)
+        )
 
     def _quorum(self, request: Request, train_ids: Set[int]) -> Quorum:
         sites = frozenset(self.client_names[k] for k in (train_ids if request.train else self.client_ids))

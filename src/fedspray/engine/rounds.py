@@ -150,7 +150,9 @@ def run_rounds(
     last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
     answers = engine.exchange(last, {}, frozenset())
     if not answers.counts:
-        raise RunStopped(f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}")
+        raise RunStopped(
+            f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}"
+        )
     spent = {
         "bytes_down": tree.num_bytes(downlink),
         "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Engine, Progress, RoundSettings, run_rounds, start
-from fedspray.errors import RunStopped
+from fedspray.errors import RunStopped, disk_full_at
 from fedspray.nn import tree
 from fedspray.runs import proxies, store
 from fedspray.runs.models import PersonalModel
@@ -239,6 +240,7 @@ class _Log:
     """The records of a seed, in memory and, where there is a folder, on disk and for TensorBoard."""
 
     def __init__(self, folder: Path | None, progress: Progress) -> None:
+        self._folder = folder
         self._file: store.RecordFile | None = None
         self._writer: SummaryWriter | None = None
         self._memory: list[Json] = []
@@ -247,7 +249,8 @@ class _Log:
 
             done = max(0, progress.round_index - 1)
             self._file = store.RecordFile(folder / store.RECORDS, keep=done)
-            self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
+            with disk_full_at(folder):
+                self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
     @property
     def records(self) -> list[Json]:
@@ -256,14 +259,15 @@ class _Log:
 
     def add(self, record: Json) -> None:
         """Adds a round's record."""
-        if self._file is None or self._writer is None:
+        if self._folder is None or self._file is None or self._writer is None:
             self._memory.append(record)
             return
         self._file.add(record)
-        for part in ("train", "val", "test"):
-            for name in ("loss", "overall", "minority"):
-                if record[part][name] is not None:
-                    self._writer.add_scalar(f"{part}/{name}", record[part][name], record["round"])
+        with disk_full_at(self._folder):
+            for part in ("train", "val", "test"):
+                for name in ("loss", "overall", "minority"):
+                    if record[part][name] is not None:
+                        self._writer.add_scalar(f"{part}/{name}", record[part][name], record["round"])
 
     def flush(self) -> None:
         """Makes sure that the records are on disk."""
@@ -276,9 +280,9 @@ class _Log:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None and self._writer is not None:
-            self._file.close()
-            self._writer.close()
+        if self._folder is not None and self._file is not None and self._writer is not None:
+            with disk_full_at(self._folder), contextlib.closing(self._writer):
+                self._file.close()
 
 
 class _Saver:
