@@ -73,9 +73,14 @@ LONGEST = 300
 """Characters of a text from outside that are shown or kept."""
 
 
+def one_line(text: str) -> str:
+    """A text that a terminal shows as it is: on one line, without control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
 def printable(text: str) -> str:
-    """A text that another machine sent, for terminals and logs: on one line, no control characters, not too long."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * LONGEST]).split())
+    """A text that another machine sent, for terminals and logs: one line, and not too long."""
+    line = one_line(text[: 2 * LONGEST])
     return line if len(line) <= LONGEST and len(text) <= 2 * LONGEST else f"{line[: LONGEST - 1]}…"
 
 

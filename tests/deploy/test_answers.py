@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("nvflare")
 
 import msgpack  # type: ignore[import-untyped]
-from nvflare.apis.fl_constant import ReservedKey, ServerCommandNames
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ServerCommandNames
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.fuel.f3.cellnet import cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, Encoding
 from nvflare.fuel.f3.message import Message
@@ -26,8 +26,9 @@ from nvflare.fuel.utils.fobs import lobs
 from nvflare.private.fed.server.server_runner import ServerRunner
 from nvflare.private.fed.utils.fed_utils import fobs_initialize
 
-from fedspray.deploy.answers import ENVELOPE, UNREADABLE, guard_answers
+from fedspray.deploy.answers import ENVELOPE, TASK, UNREADABLE, guard_answers
 
+fobs_initialize()
 MOST = 20_000_000
 
 
@@ -38,7 +39,6 @@ class Alive(Exception):
 @pytest.fixture
 def received(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What gets through to the job, whose name is "job"; the process would end with `Alive`."""
-    fobs_initialize()
     for owner, name in ((cell, "decode_payload"), (cell, "os"), (ServerRunner, "ABORT_RETURN_CODES")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # is put back afterwards
     monkeypatch.setattr(os, "_exit", lambda _: (_ for _ in ()).throw(Alive()))
@@ -63,7 +63,15 @@ def answer(**content: Any) -> Shareable:
     made, context = Shareable(content), FLContext()
     context.set_prop(ReservedKey.RUN_NUM, "job", private=False, sticky=False)
     made.set_peer_context(context)
+    made.set_header(FLContextKey.TASK_NAME, TASK)
+    made.add_cookie(FLContextKey.TASK_ID, "task")
     return made
+
+
+def without(name: str) -> bytes:
+    made = answer()
+    made.set_header(name, 5)
+    return bytes(fobs.dumps(made))
 
 
 def section(body: bytes, marker: int = lobs.MARKER_MAIN, special: int = 0) -> bytes:
@@ -102,10 +110,12 @@ def test_honest_answers_arrive_as_they_are(received: list[Any], size: int) -> No
         (section(b"\x00") + section(b"0" * 20, lobs.MARKER_DATUM_BLOB, 3), "its section 102 is not of plain values"),
         (section(msgpack.packb([1])), "list came, but an answer is a Shareable with its context"),
         (fobs.dumps(Shareable()), "Shareable came, but an answer is a Shareable with its context"),
+        (without(FLContextKey.TASK_NAME), "it does not say what it answers"),
+        (without(ReservedHeaderKey.COOKIE_JAR), "it does not say what it answers"),
         (b"0" * (ENVELOPE + MOST + 1), "20,100,001 bytes came, but no answer has more than 20,100,000"),
         (section(b"\x81" * 5000), ""),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_what_is_no_answer_is_handed_on_as_such(received: list[Any], payload: bytes, reason: str) -> None:
     guard_answers("job", lambda: MOST)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
-from nvflare.apis.fl_constant import ReservedKey, ReturnCode, ServerCommandNames
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode, ServerCommandNames
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet import cell
@@ -27,6 +27,8 @@ from nvflare.private.fed.server.server_runner import ServerRunner
 
 from fedspray.deploy.wire import Malformed
 
+TASK = "round"
+"""NVFlare's name of what sites are asked."""
 UNREADABLE = "fedspray.unreadable"
 """Where the reason is in what takes the place of an answer that cannot be read."""
 ENVELOPE = 100_000
@@ -87,7 +89,8 @@ def check_envelope(answer: Any) -> None:
     """Refuses an answer that NVFlare could not hand on."""
     if not isinstance(answer, Shareable) or not isinstance(answer.get_peer_context(), FLContext):
         raise Malformed(f"{type(answer).__name__} came, but an answer is a Shareable with its context")
-    answer.get_cookie("")
+    if answer.get_header(FLContextKey.TASK_NAME) != TASK or not isinstance(answer.get_cookie_jar(), dict):
+        raise Malformed("it does not say what it answers")
 
 
 def _check_type(content: dict[Any, Any]) -> dict[Any, Any]:
@@ -104,4 +107,5 @@ def _unreadable(job: str, reason: str) -> Shareable:
     answer = Shareable({UNREADABLE: reason})
     answer.set_return_code(ReturnCode.EXECUTION_RESULT_ERROR)
     answer.set_peer_context(context)
+    answer.set_header(FLContextKey.TASK_NAME, TASK)
     return answer

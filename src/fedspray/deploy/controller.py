@@ -21,7 +21,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.algorithms.base import Algorithm
-from fedspray.deploy.answers import UNREADABLE, guard_answers
+from fedspray.deploy.answers import TASK, UNREADABLE, guard_answers
 from fedspray.deploy.board import Board
 from fedspray.deploy.forms import Forms
 from fedspray.deploy.host import Quorum, RemoteHost
@@ -76,7 +76,7 @@ class RunController(Controller):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Answers are read our way before the first one can come."""
-        if event_type == EventType.ABOUT_TO_START_RUN:
+        if event_type == EventType.START_RUN:
             guard_answers(fl_ctx.get_job_id(), lambda: self._most_bytes)
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
@@ -170,7 +170,7 @@ class RunController(Controller):  # type: ignore[misc]
             data = Shareable()
             data["head"], data["arrays"] = head, freeze(arrays)
             sizes[name] = sum(value.nbytes for value in arrays.values())
-            tasks[name] = Task(name="round", data=data, before_task_sent_cb=on_sent, result_received_cb=on_result)
+            tasks[name] = Task(name=TASK, data=data, before_task_sent_cb=on_sent, result_received_cb=on_result)
             self.send(tasks[name], self._context, targets=[name])
         ask = next(iter(asks.values()))
         try:
