@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import re
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 UNREADABLE = (
     OSError,
@@ -36,6 +41,47 @@ class OtherVersionError(InputError):
 
 class RunStopped(RuntimeError):
     """A run cannot go on. Everything so far is saved, and it can be resumed."""
+
+
+class DiskFull(RunStopped):
+    """A file cannot be written because its disk, or the user's share of it, is full."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the system's errors that say so: no space, over the quota, over the limit for files."""
+
+
+@contextmanager
+def disk_full_at(path: Path) -> Iterator[None]:
+    """Turns the errors of a full disk, those of safetensors too, into a `DiskFull` that names the file."""
+    try:
+        yield
+    except DiskFull:
+        raise
+    except Exception as error:
+        told = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors tells an OSError
+        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if number not in FULL:
+            raise
+        raise DiskFull(
+            f"the disk is full: {path} cannot be written ({os.strerror(number)}); make room, then go on from the last "
+            "saved round: --resume for fedspray run, --attach for fedspray deploy run"
+        ) from error
+
+
+LONGEST = 300
+"""Characters of a text from outside that are shown or kept."""
+
+
+def one_line(text: str) -> str:
+    """A text that a terminal shows as it is: on one line, without control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def printable(text: str) -> str:
+    """A text that another machine sent, for terminals and logs: one line, and not too long."""
+    line = one_line(text[: 2 * LONGEST])
+    return line if len(line) <= LONGEST and len(text) <= 2 * LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:

@@ -43,6 +43,7 @@ class Sites:
             Site(folder / name, name, folder / "data" / "clients" / name).save()
         begin_with(folder / "run", agreement.roster, agreement.settings, None, None)
         self._open: dict[str, Door] = {}
+        self._most_bytes = 0
         self.trouble: Trouble = lambda name, ask: None
         self.late: Callable[[str, Ask], bool] = lambda name, ask: False
         self.slow: Callable[[str, Ask], bool] = lambda name, ask: False
@@ -68,7 +69,9 @@ class Sites:
             if self.late(name, ask) or (self.slow(name, ask) and quorum.is_settled(arrived)):
                 replies[name] = "late"
             else:
-                replies[name] = arrived[name] = self.changed(name, ask, Reply.unpack(answer, thaw(values)))
+                replies[name] = arrived[name] = self.changed(
+                    name, ask, Reply.unpack(answer, thaw(values, self._most_bytes))
+                )
         return replies
 
     def run(self) -> dict[str, Any]:
@@ -77,6 +80,7 @@ class Sites:
 
         def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
             forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
+            self._most_bytes = forms.most_bytes("uplink", "counts", "detail")
             return RemoteHost(roster, settings.build()[1], seed, self, forms)
 
         try:

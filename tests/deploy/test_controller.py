@@ -15,6 +15,7 @@ pytest.importorskip("nvflare")
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
@@ -22,6 +23,7 @@ from toys import ragged_federation
 
 from fedspray.deploy import controller as controllers
 from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.answers import UNREADABLE
 from fedspray.deploy.board import Board, read_progress
 from fedspray.deploy.controller import ABSENT, RunController
 from fedspray.deploy.host import Quorum
@@ -35,6 +37,7 @@ GRACE = 0.3
 LATER = 1.5
 """Seconds after which the grace time is over for certain, had it begun with the first answers."""
 GOOD, BAD = Reply(), Reply(error="no")
+DIGESTS = {"quick": "0" * 64, "slow": "f" * 64}
 
 
 class Controller(RunController):
@@ -45,6 +48,7 @@ class Controller(RunController):
         (folder / "seed-0").mkdir()
         self._board, self._abort, self._context = Board(folder, "job"), Signal(), FLContext()
         self._tasks: dict[str, Task] = {}
+        self._most_bytes = 1000
 
     def send(self, task: Task, fl_ctx: FLContext, targets: list[str]) -> None:
         self._tasks[targets[0]] = task
@@ -75,14 +79,25 @@ class Controller(RunController):
             time.sleep(LATER if replies is now else 0.0)
 
     def give_one(self, tasks: Mapping[str, Task], name: str, round_index: int) -> None:
-        self._give_one(tasks[name], name, Reply(model=name, seed=0, round_index=round_index))
+        self._give_one(tasks[name], name, Reply(model=DIGESTS[name], seed=0, round_index=round_index))
 
     def _give_one(self, task: Task, name: str, reply: Reply) -> None:
+        self.give_result(task, name, shareable(reply))
+
+    def give_result(self, task: Task, name: str, result: Shareable) -> None:
+        """As NVFlare does: an answer to no task is that of an unknown one."""
         answer = ClientTask(Client(name, ""), task)
-        answer.result = Shareable()
-        head, arrays = reply.pack()
-        answer.result["head"], answer.result["arrays"] = head, freeze(arrays)
-        task.result_received_cb(answer, self._context)
+        answer.result = result
+        task.before_task_sent_cb(answer, self._context)
+        if UNREADABLE in result:
+            self.process_result_of_unknown_task(answer.client, "round", "", result, self._context)
+        else:
+            task.result_received_cb(answer, self._context)
+
+
+def shareable(reply: Reply, **changes: Any) -> Shareable:
+    head, arrays = reply.pack()
+    return Shareable({"head": head, "arrays": freeze(arrays), **changes})
 
 
 def test_evaluations_do_not_start_the_grace_time(tmp_path: Path) -> None:
@@ -115,9 +130,9 @@ def test_an_answer_that_is_read_when_the_next_round_has_begun_is_too_late(
     controller, reading, go_on = Controller(tmp_path), threading.Event(), threading.Event()
     read = controllers._read
 
-    def slowly(result: Shareable) -> Reply | str:
-        reply = read(result)
-        if isinstance(reply, Reply) and reply.round_index == 1 and reply.model == "slow":
+    def slowly(result: Shareable, most_bytes: int) -> Reply | str:
+        reply = read(result, most_bytes)
+        if isinstance(reply, Reply) and reply.round_index == 1 and reply.model == DIGESTS["slow"]:
             reading.set()
             go_on.wait(10)
         return reply
@@ -149,6 +164,59 @@ def test_an_answer_that_is_read_when_the_next_round_has_begun_is_too_late(
         assert replies["slow"] == ABSENT
         assert isinstance(replies["quick"], Reply)
         assert replies["quick"].round_index == round_index
+
+
+class Odd(Exception):
+    """What an answer of NVFlare's classes may raise when it is looked at."""
+
+
+class Trap(Shareable):  # type: ignore[misc]
+    """An answer that cannot even be asked for its return code."""
+
+    def get_return_code(self, *_: Any) -> str:
+        raise Odd
+
+
+def code(name: str) -> Shareable:
+    answer = shareable(GOOD)
+    answer.set_return_code(name)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Shareable({UNREADABLE: "it names the class 'os.system'"}), "its answer cannot be read: it names the class"),
+        (shareable(GOOD, arrays=b"0" * 2000), "its answer cannot be read: 2,000 bytes came, but no message has more"),
+        (shareable(GOOD, arrays=["0"]), "its answer cannot be read: bytes are needed, but list came"),
+        (shareable(GOOD, head={}), "its answer cannot be read: the fields "),
+        (shareable(Reply(seconds=float("nan"))), "its answer cannot be read: seconds is nan"),
+        (code(ReturnCode.UNSAFE_JOB), "NVFlare reports UNSAFE_JOB"),
+        (code("\x1b[2J" * 1000), "NVFlare reports [2J [2J"),
+        (Trap(), "its answer cannot be read (Odd)"),
+    ],
+)
+def test_an_answer_that_is_none_is_the_failure_of_its_site(tmp_path: Path, answer: Shareable, reason: str) -> None:
+    controller = Controller(tmp_path)
+
+    def give() -> None:
+        while len(controller._tasks) < 2:
+            time.sleep(0.01)
+        tasks = dict(controller._tasks)
+        controller.give_result(tasks["odd"], "odd", answer)
+        controller.give_result(tasks["good"], "good", shareable(GOOD))
+
+    giver = threading.Thread(target=give, daemon=True)
+    giver.start()
+    replies = controller.deliver(
+        {name: Ask(0, Request(1), {}) for name in ("odd", "good")}, Quorum(frozenset({"odd", "good"}), 2)
+    )
+    giver.join()
+    assert isinstance(replies["good"], Reply)
+    assert isinstance(replies["odd"], str)
+    assert replies["odd"].startswith(reason)
+    assert replies["odd"].isprintable()
+    assert len(replies["odd"]) < 400
 
 
 def test_why_a_job_cannot_begin_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

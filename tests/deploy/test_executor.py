@@ -16,6 +16,7 @@ import torch
 
 pytest.importorskip("nvflare")
 
+from full import no_file_beyond
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
@@ -25,8 +26,9 @@ from toys import ragged_federation
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.door import LEDGER, read_ledger
+from fedspray.deploy.door import read_ledger
 from fedspray.deploy.executor import SiteExecutor
+from fedspray.deploy.protocol import LEDGER
 from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.worker import Request
@@ -73,7 +75,7 @@ class Job:
         request = Shareable()
         request["head"], request["arrays"] = head, arrays
         result = self._executor.execute("round", request, self._context, Signal())
-        return Reply.unpack(result["head"], thaw(result["arrays"]))
+        return Reply.unpack(result["head"], thaw(result["arrays"], 1_000_000))
 
     def ask(self) -> Reply:
         """The first round's request, unless another is set."""
@@ -135,6 +137,41 @@ def test_what_cannot_be_read_is_answered_and_in_the_ledger(tmp_path: Path, head:
     assert job.send(head, arrays).error is not None
     (line,) = read_ledger(job.kit)
     assert (line["seed"], line["round"]) == (None, None)
+    job.end()
+
+
+# ---- a full disk --------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_an_answer_and_what_is_asked_again_is_done(tmp_path: Path) -> None:
+    """The memory of a round has some 20 kB, the ledger's lines less than one."""
+    job = Job(tmp_path).start()
+    with no_file_beyond(5000):
+        said = job.ask()
+    assert said.error == "DiskFull: the site's disk is full (its log names the file); make room there"
+    assert not said.uplink
+    assert not list((job.kit / "state" / "run" / "seed-0").glob("*"))
+    calm = Job(tmp_path / "calm").start()
+    again, expected = job.ask(), calm.ask()
+    assert again.error is None
+    assert all(torch.equal(again.uplink[name], expected.uplink[name]) for name in expected.uplink)
+    assert [line["fields"].get("error") is None for line in read_ledger(job.kit)] == [False, True]
+    job.end()
+    calm.end()
+
+
+@pytest.mark.parametrize("ledger", ["/dev/full", "/nowhere/ledger"])
+def test_where_the_ledger_cannot_be_written_nothing_leaves_but_that(tmp_path: Path, ledger: str) -> None:
+    job = Job(tmp_path).start()
+    (job.kit / LEDGER).symlink_to(ledger)
+    for _ in range(2):
+        said = job.ask()
+        assert (said.error or "").endswith("the site's ledger cannot be written, so its answer is not sent")
+        assert not said.uplink
+        assert (said.seed, said.round_index) == (0, 1)
+    (job.kit / LEDGER).unlink()
+    assert job.ask().error is None
+    assert ["error" in line["fields"] for line in read_ledger(job.kit)] == [True, True, False]
     job.end()
 
 

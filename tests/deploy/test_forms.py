@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from play import build
 from toys import ragged_federation, stack
 
 from fedspray.data.federation import Task
-from fedspray.deploy.forms import Forms, difference, fault_of_counts, fault_of_uplink, form_of
+from fedspray.deploy.forms import Forms, contradiction, difference, fault_of_counts, fault_of_uplink, form_of
+from fedspray.deploy.wire import freeze
 from fedspray.engine.rounds import start
 from fedspray.engine.worker import Request, Worker
 
@@ -44,12 +46,79 @@ def test_differences_in_words() -> None:
     assert difference((*wanted, ("c", "torch.int32", (1,))), wanted) == "'c' is not part of it"
 
 
-def test_numbers_that_cannot_be() -> None:
-    task = Task(4, 3)
-    assert (
-        fault_of_uplink({"w": torch.tensor([[1e11, -5.0]]), "num_train": torch.zeros(1), "none": torch.zeros(1, 0)})
-        is None
+FORMS = Forms(downlink=(("w", "torch.float32", (1, 2)),), uplink=(), counts=(), detail=())
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "refused"),
+    [
+        ("w", [1e6, -1e6], [1.1e6, -9e11, nan]),
+        ("confidence", [1e9, -1e9, 0.5], [1.1e9]),  # not sent down: a sum over nodes
+        ("num_train", [0, 53, 1e9], [-1, 0.5, 9e11]),
+        ("class_ratios", [0, 0.5, 1.00001], [-0.1, 1.1]),
+    ],
+)
+def test_numbers_of_updates(name: str, allowed: list[float], refused: list[float]) -> None:
+    for value in allowed:
+        assert fault_of_uplink({name: torch.tensor([[0.0, value]])}, FORMS) is None
+    for value in refused:
+        assert (fault_of_uplink({name: torch.tensor([[0.0, value]])}, FORMS) or "").startswith(name)
+    assert fault_of_uplink({name: torch.zeros(1, 0)}, FORMS) is None
+
+
+CONFUSION = torch.zeros(1, 3, 3, 3, dtype=torch.int32)
+CONFUSION[0, 0] = torch.tensor([[2, 0, 0], [3, 1, 0], [0, 0, 0]])  # 2 and 4 training nodes
+CONFUSION[0, 2] = torch.tensor([[1, 1, 0], [0, 0, 3], [0, 0, 1]])  # 2, 3 and 1 test nodes
+DETAIL = {
+    "evaluation.confusion": CONFUSION,
+    "evaluation.loss": torch.rand(1, 3),
+    "evaluation.majority": torch.tensor([1]),
+    "evaluation.buckets": torch.tensor([[[2, 5], [0, 0], [0, 0], [0, 0], [0, 0], [0, 1]]]),
+    "evaluation.ranks": torch.tensor([[[8.0, 8], [4.5, 9], [0, 5]]]),  # 2·4, 3·3 and 1·5 pairs
+    "evaluation.round": torch.tensor([4]),
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("confusion", -CONFUSION),
+        ("confusion", CONFUSION * 500_000_000),
+        ("confusion", 2 * CONFUSION),
+        ("loss", torch.tensor([[1e13, 0, 0]])),
+        ("majority", torch.tensor([0])),
+        ("majority", torch.tensor([-1])),
+        ("majority", torch.tensor([3])),
+        ("buckets", torch.tensor([[[6, 5], [0, 0], [0, 0], [0, 0], [0, 0], [0, 1]]])),
+        ("buckets", torch.tensor([[[2, 5], [0, 0], [0, 0], [0, 0], [0, 0], [0, 2]]])),
+        ("ranks", torch.tensor([[[8.5, 8], [4.5, 9], [0, 5]]])),
+        ("ranks", torch.tensor([[[8.0, 8], [4.5, 1e18], [0, 5]]])),
+        ("round", torch.tensor([5])),
+    ],
+)
+def test_counts_that_nothing_counted_can_have(part: str, value: torch.Tensor) -> None:
+    assert fault_of_counts(DETAIL, Task(4, 3), 4) is None
+    assert fault_of_counts({**DETAIL, f"evaluation.{part}": value}, Task(4, 3), 4) is not None
+
+
+def test_an_update_cannot_claim_more_nodes_than_are_evaluated() -> None:
+    assert contradiction({"num_train": torch.tensor([6.0])}, DETAIL) is None
+    assert contradiction({"num_train": torch.tensor([7.0])}, DETAIL) == (
+        "num_train is 7, but evaluation.confusion counts 6 training nodes"
     )
-    assert fault_of_uplink({"w": torch.tensor([[-1e13]])}) == "w has numbers that are too large to be a model's"
-    assert fault_of_counts({"evaluation.majority": torch.tensor([-1])}, task) is None
-    assert fault_of_counts({"evaluation.ranks": torch.tensor([[-1.0]])}, task) is not None
+    assert contradiction({"num_train": torch.tensor([7.0])}, {}) is None, "the first round evaluates nothing"
+
+
+@pytest.mark.parametrize("backbone", ["gcn", "gat"])
+def test_no_honest_message_is_too_large(backbone: str) -> None:
+    """Also none of the most classes and features: the bound is of arrays, names and what describes them."""
+    algorithm = build("fedspray", backbone=backbone)
+    forms = Forms.of(algorithm, Task(500, 40), torch.float32)
+    for part in ("downlink", "uplink", "counts", "detail"):
+        rows = getattr(forms, part)
+        arrays = {
+            f"counts.{name}": torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch."))).numpy()
+            for name, dtype, shape in rows
+        }
+        size = sum(value.nbytes for value in arrays.values())
+        assert size < len(freeze(arrays)) <= forms.most_bytes(part) <= size + 1100 * (1 + len(rows))

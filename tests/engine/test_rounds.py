@@ -116,7 +116,7 @@ def test_participation_is_a_seeded_share() -> None:
 def test_a_failing_client_is_named_and_the_round_goes_on() -> None:
     algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))
     progress, records, engine = go(algorithm, RoundSettings(rounds=5, min_clients=1))
-    assert records[1]["failed"] == {"1": "OSError: the disk of client 1 is full"}
+    assert records[1]["failed"] == {"client_01": "OSError: the disk of client 1 is full"}
     assert records[1]["trained"] == [0, 2]
     assert records[3]["trained"] == [0]
     assert records[2]["trained"] == [0, 1, 2]  # it is back in the next round
@@ -146,14 +146,14 @@ def test_a_client_that_failed_is_as_it_was_before() -> None:
 def test_too_few_clients_stop_the_run_where_it_was() -> None:
     algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))
     with pytest.raises(
-        RunStopped, match=r"round 4: 1 of 3 clients trained, but at least 2 are needed.*client 1: OSError"
+        RunStopped, match=r"round 4: 1 of 3 clients trained, but at least 2 are needed.*client_01: OSError"
     ):
         go(algorithm, RoundSettings(rounds=5))
 
 
 def test_an_update_that_is_not_finite_is_not_averaged() -> None:
     progress, records, _ = go(Poisoned(backbone=backbones.make("gcn", hidden=8)), RoundSettings(rounds=2))
-    assert records[0]["failed"] == {"0": "NotFinite: gnn.conv1.bias is not finite after local training"}
+    assert records[0]["failed"] == {"client_00": "NotFinite: gnn.conv1.bias is not finite after local training"}
     assert all(torch.isfinite(value).all() for value in tree.flatten(progress.server).values())
 
 

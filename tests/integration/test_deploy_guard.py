@@ -214,7 +214,9 @@ def test_everything_that_nvflare_registers(
     until(lambda: last[1] in witnessed(seen, "registered", last[0]), 60, f"{victim} did not start")
     until(lambda: _settled(seen), 30, "it registers on and on")
     inside = [topic for topic in named_topics() if "." in topic]
-    plan = [{"channel": "admin", "topic": "admin", "target": victim, "admin_topic": topic} for topic in inside]
+    plan: list[dict[str, Any]] = [
+        {"channel": "admin", "topic": "admin", "target": victim, "admin_topic": topic} for topic in inside
+    ]
     for channel, topic in {(line[1], line[2]) for line in read_witness(seen) if line[0] == "registered"}:
         for each in named_topics() if topic == "*" else [topic]:
             plan.append({"channel": channel, "topic": each, "target": victim})

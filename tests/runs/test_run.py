@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from full import no_file_beyond
 from toys import awkward_federation, ragged_federation
 
 import fedspray
 from fedspray import PersonalModel
 from fedspray.data.federation import Federation
-from fedspray.errors import InputError
+from fedspray.errors import DiskFull, InputError
 from fedspray.runs import run as module
 from fedspray.runs import store
 
@@ -190,6 +192,26 @@ def test_an_interrupt_saves_the_last_whole_round(tmp_path: Path) -> None:
         module.carry_out(federation, settings, folder, on_record=interrupt)
     _, meta = store.read_tensors(folder / "seed-0" / "checkpoint.safetensors")
     assert meta["progress"]["round_index"] == 3
+    assert stable(module.carry_out(federation, settings, folder).summary()) == stable(straight)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_full_disk_is_told_and_the_run_goes_on_to_the_same_bits(tmp_path: Path, every: int) -> None:
+    federation = ragged_federation()
+    straight = fedspray.run(federation, rounds=5, out=tmp_path / "straight").summary()
+    settings, _ = module.load_settings(tmp_path / "straight")
+    folder = module.begin(tmp_path / "broken", federation, settings, None)
+    with ExitStack() as until_there_is_room:
+
+        def fill(_seed: int, record: dict[str, Any]) -> None:
+            if record["round"] == 3:
+                until_there_is_room.enter_context(no_file_beyond(0))
+
+        with pytest.raises(DiskFull, match=f"the disk is full: {folder / 'seed-0'}.* --resume"):
+            module.carry_out(federation, settings, folder, checkpoint_every=every, on_record=fill)
+    _, meta = store.read_tensors(folder / "seed-0" / store.CHECKPOINT)
+    assert meta["progress"]["round_index"] == {1: 3, 2: 2}[every]
     assert stable(module.carry_out(federation, settings, folder).summary()) == stable(straight)
 
 

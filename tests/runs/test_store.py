@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
+from full import no_file_beyond
 
-from fedspray.errors import InputError
+from fedspray.errors import DiskFull, InputError
 from fedspray.runs import store
 
 
@@ -56,3 +59,37 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="exists already and is not empty"):
         store.new_folder(tmp_path)
+
+
+def add_record(path: Path, record: dict[str, str]) -> None:
+    with closing(store.RecordFile(path, keep=1)) as file:
+        file.add(record)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: store.write_text(path, "x" * 10_000),
+        lambda path: store.write_tensors(path, {"w": torch.zeros(10_000)}, {}),
+        lambda path: store.append_line(path, "x" * 10_000),
+        lambda path: add_record(path, {"x": "y" * 10_000}),
+    ],
+    ids=["text", "tensors", "line", "record"],
+)
+def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = tmp_path / "file"
+    path.write_text('{"a": 1}\n')
+    with pytest.raises(DiskFull, match=f"the disk is full: {path} cannot be written"), no_file_beyond(5000):
+        write(path)
+    assert path.read_text().startswith('{"a": 1}\n')
+    assert [file.name for file in tmp_path.iterdir()] == ["file"], "nothing half-written takes up room"
+    write(path)
+    assert path.stat().st_size >= 10_000
+
+
+def test_other_errors_of_the_system_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.write_text(tmp_path / "missing" / "file", "x")
+    with pytest.raises(Exception, match="No such file") as caught:
+        store.write_tensors(tmp_path / "missing" / "file", {"w": torch.zeros(1)}, {})
+    assert not isinstance(caught.value, DiskFull)

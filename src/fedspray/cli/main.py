@@ -31,7 +31,7 @@ from fedspray.cli import (
     tune,
 )
 from fedspray.cli.output import print_error
-from fedspray.errors import InputError, RunStopped
+from fedspray.errors import FULL, InputError, RunStopped
 
 BAD_INPUT = 2
 BUG = 1
@@ -136,6 +136,8 @@ def _describe(error: Exception) -> tuple[str, int]:
         hint = f" (see '{context.command_path} --help')" if context is not None else ""
         message = error.format_message().strip().removesuffix(".")
         return message and message + hint, BAD_INPUT
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"the disk is full: {error.filename or 'a file'} cannot be written ({error.strerror})", STOPPED
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", BAD_INPUT
     name = type(error).__name__

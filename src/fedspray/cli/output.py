@@ -15,6 +15,8 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from fedspray.errors import one_line
+
 
 class Output:
     """The two streams of one command."""
@@ -42,7 +44,7 @@ class Output:
 
     def note(self, sentence: str) -> None:
         """One line on standard error."""
-        self.messages.print(Text(sentence, style="dim"), soft_wrap=True)
+        self.messages.print(Text(one_line(sentence), style="dim"), soft_wrap=True)
 
     @contextmanager
     def busy(self, sentence: str) -> Iterator[None]:
@@ -61,5 +63,5 @@ def to_json(content: Mapping[str, Any] | list[dict[str, Any]]) -> str:
 
 def print_error(sentence: str) -> None:
     """``error: …`` in red, on one line of standard error."""
-    text = Text("error: ", style="bold red").append(" ".join(sentence.split()), style="red")
+    text = Text("error: ", style="bold red").append(one_line(sentence), style="red")
     Console(stderr=True).print(text, soft_wrap=True)

@@ -79,7 +79,9 @@ class Agreement:
         """Bytes of the largest message of the run, either way; what is larger is refused unread."""
         dtype = getattr(torch, self.settings.dtype)
         algorithms = {repr(each): each for each in self.settings.build_for(self.roster)[0]}
-        return max(Forms.of(each, self.roster.task, dtype).largest for each in algorithms.values())
+        forms = [Forms.of(each, self.roster.task, dtype) for each in algorithms.values()]
+        parts = (("downlink",), ("uplink", "counts", "detail"))
+        return max(form.most_bytes(*part) for form in forms for part in parts)
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON values."""

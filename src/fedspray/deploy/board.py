@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedspray.deploy.wire import Json
 from fedspray.engine.rounds import Progress
+from fedspray.errors import disk_full_at
 from fedspray.nn import tree
 from fedspray.runs import store
 
@@ -42,8 +43,9 @@ class Board:
         """Changes some of what is shown."""
         self._now |= {**values, "time": time.time()}
         temporary = self._folder / f".{PROGRESS}.tmp"
-        temporary.write_text(json.dumps(self._now))
-        temporary.replace(self._folder / PROGRESS)
+        with disk_full_at(self._folder / PROGRESS):
+            temporary.write_text(json.dumps(self._now))
+            temporary.replace(self._folder / PROGRESS)
 
     def add_exchange(self, seed: int, line: Json) -> None:
         """Logs one exchange; an exchange that is repeated after a crash is there twice."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
@@ -20,6 +21,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.algorithms.base import Algorithm
+from fedspray.deploy.answers import TASK, UNREADABLE, guard_answers
 from fedspray.deploy.board import Board
 from fedspray.deploy.forms import Forms
 from fedspray.deploy.host import Quorum, RemoteHost
@@ -27,7 +29,7 @@ from fedspray.deploy.locks import Lock
 from fedspray.deploy.server import Server
 from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
-from fedspray.errors import InputError, RunStopped
+from fedspray.errors import InputError, RunStopped, printable
 from fedspray.runs.conduct import Host, conduct
 
 POLL = 0.02
@@ -49,6 +51,10 @@ class _Exchange:
     fetched: set[str] = field(default_factory=set)
     """Sites that took up what they are asked."""
 
+    def awaits(self, name: str) -> bool:
+        """Whether a site was asked and has not answered yet."""
+        return name in self.fetched and name not in self.arrived
+
 
 class RunController(Controller):  # type: ignore[misc]
     """Carries a run's exchanges as NVFlare tasks: one task for each site, so each may get something else.
@@ -65,6 +71,13 @@ class RunController(Controller):  # type: ignore[misc]
         self._news = threading.Condition()
         self._exchange = _Exchange()
         self._absent: set[str] = set()
+        self._most_bytes = 0
+        """Of an answer's arrays."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Answers are read our way before the first one can come."""
+        if event_type == EventType.START_RUN:
+            guard_answers(fl_ctx.get_job_id(), lambda: self._most_bytes)
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
         """Also sets the period under the name that NVFlare 2.9.0 reads."""
@@ -80,7 +93,13 @@ class RunController(Controller):  # type: ignore[misc]
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """A late answer: the round went on without it."""
+        """A late answer: the round went on without it. Or one that cannot be read: the site failed."""
+        reason = result.get(UNREADABLE)
+        with self._news:
+            if reason is not None and self._exchange.awaits(client.name):
+                self._exchange.arrived[client.name] = f"its answer cannot be read: {reason}"
+                self._news.notify_all()
+                return
         self.log_info(fl_ctx, f"the answer of {client.name} came too late")
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -98,6 +117,7 @@ class RunController(Controller):  # type: ignore[misc]
             def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
                 self._board.show(seed=seed, state="running")
                 forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
+                self._most_bytes = forms.most_bytes("uplink", "counts", "detail")
                 return RemoteHost(roster, settings.build()[1], seed, self, forms)
 
             conduct(
@@ -137,7 +157,7 @@ class RunController(Controller):  # type: ignore[misc]
                 exchange.fetched.add(client_task.client.name)
 
         def on_result(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            reply = _read(client_task.result)
+            reply = _read(client_task.result, self._most_bytes)
             with self._news:
                 if exchange is not self._exchange:  # another round began while this was read
                     self.log_info(fl_ctx, f"the answer of {client_task.client.name} came too late")
@@ -150,14 +170,14 @@ class RunController(Controller):  # type: ignore[misc]
             data = Shareable()
             data["head"], data["arrays"] = head, freeze(arrays)
             sizes[name] = sum(value.nbytes for value in arrays.values())
-            tasks[name] = Task(name="round", data=data, before_task_sent_cb=on_sent, result_received_cb=on_result)
+            tasks[name] = Task(name=TASK, data=data, before_task_sent_cb=on_sent, result_received_cb=on_result)
             self.send(tasks[name], self._context, targets=[name])
         ask = next(iter(asks.values()))
         try:
             self._wait(list(asks), quorum, ask.request.round_index)
         finally:
             for name, task in tasks.items():
-                if name not in exchange.arrived:
+                if not isinstance(exchange.arrived.get(name), Reply):
                     self.cancel_task(task)
         with self._news:
             self._exchange = _Exchange()  # what comes now is too late
@@ -220,11 +240,14 @@ class RunController(Controller):  # type: ignore[misc]
         self._board.add_exchange(ask.seed, line)
 
 
-def _read(result: Shareable) -> Reply | str:
-    code = result.get_return_code()
-    if code != ReturnCode.OK:
-        return f"NVFlare reports {code}"
+def _read(result: Shareable, most_bytes: int) -> Reply | str:
+    """A site's answer, or why it is none; whatever is wrong with it, this is the site's failure."""
     try:
-        return Reply.unpack(result.get("head"), thaw(result.get("arrays")))
+        code = result.get_return_code()
+        if code != ReturnCode.OK:
+            return printable(f"NVFlare reports {code}")
+        return Reply.unpack(result.get("head"), thaw(result.get("arrays"), most_bytes))
     except Malformed as error:
         return f"its answer cannot be read: {error}"
+    except Exception as error:
+        return f"its answer cannot be read ({type(error).__name__})"

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from fedspray.deploy.agreement import Refused, check_name
+from fedspray.deploy.protocol import LEDGER
 from fedspray.deploy.site import Site, SiteRun
-from fedspray.deploy.wire import Arrays, Ask, Json, Malformed, Reply, freeze, thaw
+from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.worker import Forgotten, NotFinite
-from fedspray.errors import InputError, OtherVersionError
+from fedspray.errors import DiskFull, InputError, OtherVersionError, printable
 from fedspray.runs import store
 
-LEDGER = "ledger.jsonl"
 TOLD = (Refused, OtherVersionError, NotFinite, Forgotten, Malformed)
 """Errors whose text leaves: it names agreements, versions, rounds and parts of messages. That of all others may name
 paths or quote data, so only their kind leaves, and the text is in the site's own log."""
@@ -45,6 +45,8 @@ class Door:
         self._run: SiteRun | None = None
         self._closed = "the site's job has ended"
         self._last: tuple[Json, Reply] | None = None
+        self._owed: list[str] = []
+        """Lines that the ledger had no room for."""
         try:
             self._run = SiteRun(_site_of(folder, identity), self._name, agreement)
         except Exception as error:
@@ -55,13 +57,20 @@ class Door:
         """One exchange, in the form in which it crosses."""
         ask: Ask | None = None
         try:
-            ask = Ask.unpack(head, thaw(arrays))
+            message = {} if self._run is None else thaw(arrays, self._run.most_bytes)
+            ask = Ask.unpack(head, message)
             reply = replace(self._reply(ask), seed=ask.seed, round_index=ask.request.round_index)
         except Exception as error:
             _log.exception("a request cannot be read: %s", error)
             reply = Reply(error=f"the request cannot be read: {_sentence(error)}")
+        try:
+            self._note(ask, reply)
+        except (DiskFull, OSError) as error:  # what is not in the ledger does not leave, but this says nothing of it
+            _log.exception("an answer is not sent: %s", error)
+            reason = f"{type(error).__name__}: the site's ledger cannot be written, so its answer is not sent"
+            reply = Reply(error=reason, seed=reply.seed, round_index=reply.round_index)
+            self._owed.append(self._line(ask, reply))
         packed, values = reply.pack()
-        self._note(ask, packed, values)
         return packed, freeze(values)
 
     def close(self) -> None:
@@ -83,11 +92,18 @@ class Door:
             _log.exception("round %s failed: %s", ask.request.round_index, error)
             reply = Reply(error=_sentence(error))
         reply = replace(reply, seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu_began)
-        self._last = (head, reply)
+        if reply.error is None:  # a fault may have passed when the same is asked again
+            self._last = (head, reply)
         return reply
 
-    def _note(self, ask: Ask | None, head: Json, arrays: Arrays) -> None:
+    def _note(self, ask: Ask | None, reply: Reply) -> None:
         """Writes into the ledger what is about to leave; what cannot be written there does not leave."""
+        for line in (*self._owed, self._line(ask, reply)):
+            store.append_line(self._folder / LEDGER, line)
+            self._owed = self._owed[1:]
+
+    def _line(self, ask: Ask | None, reply: Reply) -> str:
+        head, arrays = reply.pack()
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "run": self._name,
@@ -99,12 +115,13 @@ class Door:
                 **{name: value.nbytes for name, value in arrays.items()},
             },
         }
-        store.append_line(self._folder / LEDGER, json.dumps(line))
+        return json.dumps(line)
 
 
 def read_ledger(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a site's ledger; a line that a crash cut off is left out."""
-    return [{**entry, "run": _printable(entry.get("run"))} for entry in store.read_lines(folder / LEDGER)]
+    """Every answer in a site's ledger; a line that a crash cut off is left out."""
+    lines = store.read_lines(folder / LEDGER)
+    return [{**line, "run": _printable(line.get("run"))} for line in lines if "event" not in line]
 
 
 def _printable(run: Any) -> str:
@@ -125,4 +142,6 @@ def _site_of(folder: Path, identity: str) -> Site:
 def _sentence(error: Exception) -> str:
     """What the coordinator is told of an error."""
     kind = type(error).__name__
-    return f"{kind}: {error}" if isinstance(error, TOLD) else f"{kind} (the site's log says more)"
+    if isinstance(error, DiskFull):
+        return f"{kind}: the site's disk is full (its log names the file); make room there"
+    return printable(f"{kind}: {error}") if isinstance(error, TOLD) else f"{kind} (the site's log says more)"

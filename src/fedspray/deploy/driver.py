@@ -148,13 +148,14 @@ class Driver:
         if self._attempts >= MAX_ATTEMPTS:
             reason = progress.get("reason", "see the server's log")
             raise RunStopped(f"{self._attempts} jobs in a row ended in round {reached[1]}: {reason}")
+        self._keep(self._jobs())  # if there is no room for it, better say so before a job begins
         with tempfile.TemporaryDirectory() as temporary:
             target = Path(temporary) / self._run
             target.mkdir()
             job = write_job(target, self._run, self._agreement, self._project.grace, self._min_sites())
             name = self._open().submit(job)
         again = " again" if self._jobs() else ""
-        store.write_json(self._folder / "jobs.json", {"jobs": [*self._jobs(), {"id": name, "time": time.time()}]})
+        self._keep([*self._jobs(), {"id": name, "time": time.time()}])
         self._alive, self._ready_since = time.monotonic(), None
         self._say(f"submitted{again} as job {name}")
 
@@ -187,6 +188,9 @@ class Driver:
     def _jobs(self) -> list[Json]:
         file = self._folder / "jobs.json"
         return list(store.read_json(file)["jobs"]) if file.exists() else []
+
+    def _keep(self, jobs: list[Json]) -> None:
+        store.write_json(self._folder / "jobs.json", {"jobs": jobs})
 
     def _job(self) -> str | None:
         jobs = self._jobs()

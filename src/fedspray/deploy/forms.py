@@ -1,6 +1,7 @@
-"""What the messages of a run look like: their names, types and shapes, found out by playing.
+"""What the messages of a run look like: their names, types, shapes and sizes, found out by playing.
 
-Both ends compare what arrives with this, so that neither a site nor the server has to trust the other's arrays.
+Both ends compare what arrives with this, so that neither a site nor the server has to trust the other's arrays; the
+server also refuses numbers that cannot be.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
@@ -23,8 +25,19 @@ from fedspray.nn.tree import Message
 
 Form = tuple[tuple[str, str, tuple[int, ...]], ...]
 
-LARGEST = 1e12
-"""Numbers beyond it are no weights, and sums of their squares would soon be infinite in single precision."""
+LARGEST_WEIGHT = 1e6
+"""No larger numbers come back of what the server sends down: weights, class averages. Trained ones are below 100."""
+MOST = 1e9
+"""More nodes or edges no site has, and no larger sums over them are sent."""
+LARGEST_LOSS = 1e12
+COUNTS = ("num_train", "class_counts", "type_counts", "blend_counts")
+"""Parts of updates that count nodes or edges."""
+SHARES = ("class_ratios", "alpha", "mean_share")
+"""Parts of updates that are between 0 and 1."""
+SLACK = 1e-3
+"""What rounding may add to a limit."""
+HEAD_BYTES = 1000
+"""More bytes than safetensors needs to describe one array, beside its name."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,13 @@ class Forms:
         _, detail = worker.handle(Request(2, train=False, evaluate=False, best_round=0, detail=True), {})
         return cls(*(form_of(message) for message in (downlink, uplink, counts, detail)))
 
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest message: an answer has an uplink and counts."""
-        answer = max(_bytes(self.uplink) + _bytes(self.counts), _bytes(self.detail))
-        return max(_bytes(self.downlink), answer)
+    def most_bytes(self, *parts: str) -> int:
+        """What a message of these parts takes at most, frozen."""
+        total = HEAD_BYTES
+        for name, dtype, shape in (row for part in parts for row in getattr(self, part)):
+            itemsize: int = getattr(torch, dtype.removeprefix("torch.")).itemsize
+            total += HEAD_BYTES + len(name) + itemsize * math.prod(shape)
+        return total
 
 
 def form_of(message: Message) -> Form:
@@ -73,27 +88,73 @@ def difference(found: Form, wanted: Form) -> str:
     return "nothing differs"
 
 
-def fault_of_uplink(uplink: Message) -> str | None:
+def fault_of_uplink(uplink: Message, forms: Forms) -> str | None:
     """What is wrong with the numbers of an update whose form is right."""
+    sent_down = {name for name, *_ in forms.downlink}
     for name, value in uplink.items():
-        if value.numel() and not value.abs().max() <= LARGEST:
-            return f"{name} has numbers that are too large to be a model's"
-    if "num_train" in uplink and (uplink["num_train"] < 0).any():
-        return "num_train is negative"
+        lowest, highest = (
+            (0.0, MOST) if name in COUNTS else (0.0, 1.0) if name in SHARES else _around(name in sent_down)
+        )
+        fault = _outside(name, value, lowest, highest)
+        if fault is not None:
+            return fault
+        if name in COUNTS and (value != value.round()).any():
+            return f"{name} counts {value.flatten()[0].item():g}, which is not a whole number"
     return None
 
 
-def fault_of_counts(counts: Message, task: Task) -> str | None:
-    """What is wrong with the numbers of counts whose form is right."""
+def fault_of_counts(counts: Message, task: Task, rounds: int) -> str | None:
+    """What is wrong with the numbers of counts whose form is right; also whether they contradict each other."""
+    limits = {
+        "evaluation.majority": (-1, task.num_classes - 1),
+        "evaluation.loss": (0, LARGEST_LOSS),
+        "evaluation.ranks": (0, MOST**2),
+        "evaluation.round": (0, rounds),
+    }
     for name, value in counts.items():
-        lowest, highest = (-1, task.num_classes - 1) if name == "evaluation.majority" else (0, LARGEST)
-        if (value < lowest).any() or (value > highest).any():
-            return f"{name} has numbers that nothing counted can have"
+        fault = _outside(name, value, *limits.get(name, (0, MOST)))
+        if fault is not None:
+            return fault
+    if "evaluation.confusion" not in counts:
+        return None
+    nodes = counts["evaluation.confusion"][0].double().sum(dim=2)  # [part, true class]
+    if nodes.sum() > MOST:
+        return f"evaluation.confusion counts {nodes.sum():g} nodes, but at most {MOST:g} are believed"
+    train, _, test = nodes
+    majority = int(counts["evaluation.majority"][0])
+    if not (train.sum() == 0 if majority == -1 else train[majority] == train.max() > 0):
+        return "evaluation.majority is not the most frequent class of evaluation.confusion"
+    if "evaluation.buckets" in counts:
+        right, total = counts["evaluation.buckets"][0].double().T
+        ranked, pairs = counts["evaluation.ranks"][0].double().T
+        if (right > total).any() or total.sum() != test.sum():
+            return "evaluation.buckets does not count the test nodes of evaluation.confusion"
+        if (ranked > pairs).any() or (pairs != test * (test.sum() - test)).any():
+            return "evaluation.ranks does not count the pairs of test nodes of evaluation.confusion"
     return None
 
 
-def _bytes(form: Form) -> int:
-    return sum(getattr(torch, dtype.removeprefix("torch.")).itemsize * math.prod(shape) for _, dtype, shape in form)
+def contradiction(uplink: Message, counts: Message) -> str | None:
+    """Where an update claims more weight than the evaluation beside it has training nodes."""
+    if "num_train" not in uplink or "evaluation.confusion" not in counts:
+        return None
+    claimed, counted = uplink["num_train"].sum(), counts["evaluation.confusion"][0, 0].sum()
+    if claimed <= counted.to(claimed.dtype):
+        return None
+    return f"num_train is {claimed:g}, but evaluation.confusion counts {counted:g} training nodes"
+
+
+def _around(is_sent_down: bool) -> tuple[float, float]:
+    largest = LARGEST_WEIGHT if is_sent_down else MOST
+    return -largest, largest
+
+
+def _outside(name: str, value: Tensor, lowest: float, highest: float) -> str | None:
+    """A sentence about the first number that is not within the limits."""
+    wrong = value[~((value >= lowest - SLACK) & (value <= highest + SLACK))]
+    if wrong.numel() == 0:
+        return None
+    return f"{name} holds {wrong[0].item():g}, but {lowest:g} to {highest:g} is allowed"
 
 
 def _two_nodes(task: Task, dtype: torch.dtype) -> tuple[GraphBatch, np.ndarray[Any, np.dtype[np.float64]]]:

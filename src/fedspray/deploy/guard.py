@@ -45,6 +45,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from fedspray.deploy import protocol
 from fedspray.deploy.protocol import CALL_BACK, COORDINATOR, DISABLED, EVENTS, LEDGER, NOTICES, SERVER, Link, Mail
 from fedspray.deploy.unixdriver import SCHEME, UnixDriver
+from fedspray.errors import printable
 from fedspray.runs import store
 
 FRAME = 4 << 20
@@ -178,7 +179,7 @@ class Guard:
 
     def record(self, event: str, sender: str, what: str) -> None:
         """Adds a line to the ledger or the list of events."""
-        sender, what = printable(sender, 200), printable(what, 500)
+        sender, what = printable(sender), printable(what)
         _log.warning("%s: %s: %s", event, sender, what)
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -321,7 +322,7 @@ def _guard_requests(guard: Guard) -> None:
         if topic not in allowed:
             fault = "no run needs it"
         elif job is not None and not protocol.is_job(job):
-            fault = f"its job is {printable(str(job), 60)!r}, which is not one"
+            fault = f"its job is {printable(str(job))!r}, which is not one"
         if fault is None:
             return dispatch(agent, message)
         guard.refuse(origin, f"admin/{topic}", fault)
@@ -336,7 +337,7 @@ def _guard_requests(guard: Guard) -> None:
             do(register, connection, command)
         else:
             guard.refuse(COORDINATOR, f"command {name}", "no run needs it")
-            connection.append_error(f"{printable(name, 60)} is not a command of this server")
+            connection.append_error(f"{printable(name)} is not a command of this server")
 
     FedAdminAgent._dispatch_request = _dispatch_request
     ServerCommandRegister._do_command = _do_command
@@ -355,14 +356,8 @@ def _guard_jobs(launcher: Any, kit: Path) -> None:
 
 def close(connection: Connection, reason: str) -> None:
     """Ends a connection from this side; where it is gRPC, the other end hears why."""
-    connection.refusal = printable(reason, 300)
+    connection.refusal = printable(reason)
     connection.close()
-
-
-def printable(text: str, length: int) -> str:
-    """A text from outside that is safe in a log or a terminal: one line, no control characters, cut."""
-    plain = "".join(sign if sign.isprintable() else "�" for sign in text[: length + 1])
-    return plain if len(plain) <= length else f"{plain[: length - 1]}…"
 
 
 def _sender(guard: Guard, connection: Connection, cell: str) -> str:

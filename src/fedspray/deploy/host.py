@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedspray.data.federation import Roster
-from fedspray.deploy.forms import Forms, difference, fault_of_counts, fault_of_uplink, form_of
+from fedspray.deploy.forms import Forms, contradiction, difference, fault_of_counts, fault_of_uplink, form_of
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Answers, RoundSettings
@@ -60,9 +60,9 @@ class RemoteHost:
     """
 
     def __init__(self, roster: Roster, rounds: RoundSettings, seed: int, courier: Courier, forms: Forms) -> None:
-        self.client_ids = tuple(range(roster.num_clients))
+        self.client_ids, self.client_names = tuple(range(roster.num_clients)), roster.clients
         self._task, self._forms = roster.task, forms
-        self._names, self._rounds, self._seed, self._courier = roster.clients, rounds, seed, courier
+        self._rounds, self._seed, self._courier = rounds, seed, courier
         self._heard = [0] * roster.num_clients
         self._digests: dict[str, str] = {}
 
@@ -79,24 +79,26 @@ class RemoteHost:
         asks = {}
         for k in self.client_ids:
             asked = replace(request, train=request.train and k in train_ids, from_round=self._heard[k])
-            asks[self._names[k]] = Ask(self._seed, asked, {name: value[k : k + 1] for name, value in downlink.items()})
+            asks[self.client_names[k]] = Ask(
+                self._seed, asked, {name: value[k : k + 1] for name, value in downlink.items()}
+            )
         replies: dict[int, Reply] = {}
         failures: dict[int, str] = {}
         delivered = self._courier.deliver(asks, self._quorum(request, train_ids))
         for k in self.client_ids:
-            reply = delivered[self._names[k]]
+            reply = delivered[self.client_names[k]]
             if isinstance(reply, str):
                 failures[k] = reply
             elif reply.error is not None:
                 failures[k] = reply.error
-            elif (fault := self._fault(reply, asks[self._names[k]].request)) is not None:
+            elif (fault := self._fault(reply, asks[self.client_names[k]].request)) is not None:
                 failures[k] = fault
             else:
                 replies[k] = reply
         for k, reply in replies.items():
             self._heard[k] = request.round_index
             if reply.model is not None:
-                self._digests[self._names[k]] = reply.model
+                self._digests[self.client_names[k]] = reply.model
         uplinks = {k: reply.uplink for k, reply in replies.items() if reply.trained}
         counts = {k: reply.counts for k, reply in replies.items() if reply.counts}
         return Answers(
@@ -131,10 +133,14 @@ class RemoteHost:
             found = form_of(getattr(reply, part))
             if found != form:
                 return f"its {part} is not the algorithm's: {difference(found, form)}"
-        return fault_of_uplink(reply.uplink) or fault_of_counts(reply.counts, self._task)
+        return (
+            fault_of_uplink(reply.uplink, self._forms)
+            or fault_of_counts(reply.counts, self._task, self._rounds.rounds)
+            or contradiction(reply.uplink, reply.counts)
+        )
 
     def _quorum(self, request: Request, train_ids: Set[int]) -> Quorum:
-        sites = frozenset(self._names[k] for k in (train_ids if request.train else self.client_ids))
+        sites = frozenset(self.client_names[k] for k in (train_ids if request.train else self.client_ids))
         return Quorum(sites, self._rounds.min_clients or math.ceil(len(sites) / 2))
 
 

@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+from fedspray.errors import disk_full_at
+
 PATIENCE = 3.0
 """Seconds for the process of before to end by itself."""
 
@@ -33,9 +35,14 @@ class Lock:
                     raise TimeoutError(f"{self._path} is held by another process") from None
                 time.sleep(0.05)
                 continue
-            os.ftruncate(stream, 0)
-            os.write(stream, f"{os.getpid()}\n".encode())
             self._stream = stream
+            try:
+                with disk_full_at(self._path):
+                    os.ftruncate(stream, 0)
+                    os.write(stream, f"{os.getpid()}\n".encode())
+            except Exception:
+                self.release()
+                raise
             return
 
     def take_over(self) -> None:

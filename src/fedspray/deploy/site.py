@@ -133,7 +133,11 @@ class SiteRun:
         self._seed: int | None = None
         self._worker: Worker | None = None
         self._data = ""
-        self._downlink: Form = ()
+        algorithm = own.settings.build_for(own.roster)[0][self._id]
+        forms = Forms.of(algorithm, own.roster.task, getattr(torch, own.settings.dtype))
+        self._downlink: Form = forms.downlink
+        self.most_bytes = forms.most_bytes("downlink")
+        """A larger message is none of this run's."""
 
     def answer(self, ask: Ask) -> Reply:
         """Does what is asked and remembers it; refuses what is not part of the agreed run."""
@@ -142,9 +146,8 @@ class SiteRun:
         wanted = () if ask.request.detail else self._downlink
         if form_of(ask.message) != wanted:
             raise Refused(f"the message is not the algorithm's: {difference(form_of(ask.message), wanted)}")
-        before = worker.rounds
         uplink, counts = worker.handle(ask.request, ask.message)
-        self._remember(ask.seed, worker, before)
+        self._remember(ask.seed, worker)
         model = self._keep_model(ask.seed, worker) if ask.request.detail else None
         return Reply(uplink, counts, trained=ask.request.train, model=model)
 
@@ -184,7 +187,6 @@ class SiteRun:
         if stored:
             worker.recall({meta["round"]: tensors for tensors, meta in stored})
         self._worker, self._seed, self._data = worker, seed, data
-        self._downlink = Forms.of(algorithm, roster.task, getattr(torch, settings.dtype)).downlink
         return worker
 
     def _folder(self, seed: int) -> Path:
@@ -192,16 +194,15 @@ class SiteRun:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _remember(self, seed: int, worker: Worker, before: list[int]) -> None:
+    def _remember(self, seed: int, worker: Worker) -> None:
         """Writes what is new and removes what is too old, in this order."""
         folder = self._folder(seed)
-        newest = worker.rounds[-1]
-        for round_index in worker.rounds:
-            file = folder / f"memory-{round_index}.safetensors"
-            if round_index == newest or not file.exists():
+        files = {round_index: folder / f"memory-{round_index}.safetensors" for round_index in worker.rounds}
+        for round_index, file in files.items():
+            if round_index == worker.rounds[-1] or not file.exists():
                 store.write_tensors(file, worker.tensors(round_index), {"round": round_index, "data": self._data})
-        for round_index in set(before) - set(worker.rounds):
-            (folder / f"memory-{round_index}.safetensors").unlink(missing_ok=True)
+        for file in set(folder.glob("memory-*.safetensors")) - set(files.values()):
+            file.unlink()
 
     def _keep_model(self, seed: int, worker: Worker) -> str | None:
         (snapshot,) = worker.personal_models()

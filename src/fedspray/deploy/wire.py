@@ -1,10 +1,14 @@
 """What crosses between the machines, as plain values: JSON, and arrays by name.
 
-Both ends distrust what they read: only arrays of numbers, under names, are taken.
+Both ends distrust what they read: only arrays of numbers, under names, are taken, no more bytes of them than the
+agreed algorithm sends, and texts only as far as a terminal can show them.
 """
 
 from __future__ import annotations
 
+import math
+import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,6 +18,7 @@ import torch
 from safetensors.numpy import load, save
 
 from fedspray.engine.worker import Request
+from fedspray.errors import printable
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
@@ -23,6 +28,9 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 class Malformed(ValueError):
     """A message from another machine that is not what it should be."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(printable(sentence))  # it may quote the message
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class Reply:
 
     @classmethod
     def unpack(cls, head: Any, arrays: Any) -> Reply:
-        """The inverse of `pack`; updates that are not finite are refused here too."""
+        """The inverse of `pack`; what is not finite is refused here too."""
         text, number, maybe = (str, type(None)), (float, int), (int, type(None))
         _check_keys(
             head,
@@ -86,6 +94,13 @@ class Reply:
                 **{"seed": maybe, "round_index": maybe},
             },
         )
+        for name in ("seconds", "cpu_seconds"):
+            if not (math.isfinite(head[name]) and head[name] >= 0):
+                raise Malformed(f"{name} is {head[name]}, but must be a time")
+        if head["model"] is not None and not re.fullmatch("[0-9a-f]{64}", head["model"]):
+            raise Malformed(f"model is {head['model'][:80]!r}, but must be a sha256")
+        if head["error"] is not None:
+            head = {**head, "error": printable(head["error"])}
         message = _message(arrays)
         for name, value in message.items():
             if value.dim() == 0 or value.shape[0] != 1:
@@ -100,10 +115,12 @@ def freeze(arrays: Arrays) -> bytes:
     return bytes(save(arrays))
 
 
-def thaw(frozen: Any) -> Arrays:
-    """The inverse of `freeze`; reading runs no code."""
+def thaw(frozen: Any, at_most: int) -> Arrays:
+    """The inverse of `freeze`; reading runs no code, and more than ``at_most`` bytes are not read at all."""
     if not isinstance(frozen, bytes):
         raise Malformed(f"bytes are needed, but {type(frozen).__name__} came")
+    if len(frozen) > at_most:
+        raise Malformed(f"{len(frozen):,} bytes came, but no message has more than {at_most:,}")
     try:
         arrays: Arrays = load(frozen)
     except Exception as error:
@@ -126,7 +143,7 @@ def _message(arrays: Any) -> Message:
 
 def _check_keys(head: Any, kinds: Mapping[str, Any]) -> None:
     if not isinstance(head, dict) or set(head) != set(kinds):
-        raise Malformed(f"the fields {sorted(kinds)} are needed, but {head!r} came")
+        raise Malformed(f"the fields {sorted(kinds)} are needed, but {reprlib.repr(head)} came")
     for name, kind in kinds.items():
         if not isinstance(head[name], kind) or (isinstance(head[name], bool) and kind is not bool):
-            raise Malformed(f"{name} is {head[name]!r}, which is not of the right type")
+            raise Malformed(f"{name} is {reprlib.repr(head[name])}, which is not of the right type")

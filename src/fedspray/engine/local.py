@@ -53,6 +53,7 @@ class LocalEngine:
         threads: int = 1,
     ) -> None:
         self.client_ids = tuple(range(federation.num_clients))
+        self.client_names = tuple(client.name for client in federation.clients)
         self._federation, self._dtype = federation, dtype
         self._homophily = [node_homophily(client.graph) for client in federation.clients]
         self._workers = [
@@ -88,7 +89,7 @@ class LocalEngine:
                 if not isinstance(outcome, Exception):
                     answers.append((ids, *outcome))
                 elif len(ids) == 1 and isinstance(outcome, InputError):
-                    raise InputError(f"client {self._federation.clients[ids[0]].name}: {outcome}")
+                    raise InputError(f"client {self.client_names[ids[0]]}: {outcome}")
                 elif len(ids) == 1:
                     failures[ids[0]] = f"{type(outcome).__name__}: {outcome}"
                 else:  # find out which of them it is; from now on they are trained one by one

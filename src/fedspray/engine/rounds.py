@@ -43,6 +43,8 @@ class Engine(Protocol):
     """Carries messages between the server and its clients."""
 
     client_ids: tuple[int, ...]
+    client_names: tuple[str, ...]
+    """In the order of `client_ids`."""
 
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers."""
@@ -120,13 +122,13 @@ def run_rounds(
         downlink = algorithm.broadcast(progress.server, engine.client_ids)
         answers = engine.exchange(request, downlink, chosen)
         if round_index > 1:
-            progress = _evaluated(progress, answers, settings, on_record)
-        _check_enough(answers, chosen, settings, round_index)
+            progress = _evaluated(engine, progress, answers, settings, on_record)
+        _check_enough(engine, answers, chosen, settings, round_index)
         server = algorithm.server_update(progress.server, answers.uplink, answers.trained)
         pending = {
             "round": round_index,
             "trained": list(answers.trained),
-            "failed": {str(k): reason for k, reason in answers.failures.items()},
+            "failed": _failures(engine, answers),
             "bytes_down": tree.num_bytes(downlink),
             "bytes_up": tree.num_bytes(answers.uplink),
             "bytes_evaluation": tree.num_bytes(answers.counts),
@@ -143,12 +145,14 @@ def run_rounds(
     downlink = algorithm.broadcast(progress.server, engine.client_ids)
     closing = Request(settings.rounds + 1, train=False, best_round=progress.best_round)
     answers = engine.exchange(closing, downlink, frozenset())
-    progress = _evaluated(progress, answers, settings, on_record)
+    progress = _evaluated(engine, progress, answers, settings, on_record)
     bytes_evaluation = tree.num_bytes(answers.counts)
     last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
     answers = engine.exchange(last, {}, frozenset())
     if not answers.counts:
-        raise RunStopped(f"no client could report its model of round {progress.best_round}: {_reasons(answers)}")
+        raise RunStopped(
+            f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}"
+        )
     spent = {
         "bytes_down": tree.num_bytes(downlink),
         "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts),
@@ -166,11 +170,11 @@ def choose_clients(client_ids: Sequence[int], settings: RoundSettings, seed: int
 
 
 def _evaluated(
-    progress: Progress, answers: Answers, settings: RoundSettings, on_record: Callable[[Json], None]
+    engine: Engine, progress: Progress, answers: Answers, settings: RoundSettings, on_record: Callable[[Json], None]
 ) -> Progress:
     """Completes the record of the last round with its evaluation and compares it with the best so far."""
     if not answers.counts:
-        raise RunStopped(f"round {progress.round_index + 1}: no client answered: {_reasons(answers)}")
+        raise RunStopped(f"round {progress.round_index + 1}: no client answered: {_reasons(engine, answers)}")
     counts = Counts.from_message(answers.counts)
     parts = {name: counts.part(name) for name in ("train", "val", "test")}
     record = {
@@ -228,17 +232,26 @@ def _final(answers: Answers, progress: Progress) -> Json:
     }
 
 
-def _check_enough(answers: Answers, chosen: Set[int], settings: RoundSettings, round_index: int) -> None:
+def _check_enough(
+    engine: Engine, answers: Answers, chosen: Set[int], settings: RoundSettings, round_index: int
+) -> None:
     needed = settings.min_clients or math.ceil(len(chosen) / 2)
     if len(answers.trained) < needed:
         raise RunStopped(
             f"round {round_index}: {len(answers.trained)} of {len(chosen)} clients trained, "
-            f"but at least {needed} are needed (min_clients): {_reasons(answers)}"
+            f"but at least {needed} are needed (min_clients): {_reasons(engine, answers)}"
         )
 
 
-def _reasons(answers: Answers) -> str:
-    return "; ".join(f"client {k}: {reason}" for k, reason in answers.failures.items()) or "no reason given"
+def _failures(engine: Engine, answers: Answers) -> dict[str, str]:
+    """By the clients' names."""
+    names = dict(zip(engine.client_ids, engine.client_names, strict=True))
+    return {names[k]: reason for k, reason in answers.failures.items()}
+
+
+def _reasons(engine: Engine, answers: Answers) -> str:
+    failures = _failures(engine, answers)
+    return "; ".join(f"{name}: {reason}" for name, reason in failures.items()) or "no reason given"
 
 
 def _bytes_each(message: Message, holders: Sequence[int], client_ids: Sequence[int]) -> list[int]:

@@ -30,7 +30,7 @@ def progress_table(folder: Path, agreement: Agreement) -> RenderableType:
         answer = last.get(name, {})
         state = "waited for" if name in (progress.get("waiting_for") or []) else answer.get("failed") or "in time"
         seconds = f"{answer['seconds']:.2f}" if "seconds" in answer else "–"
-        table.add_row(name, state if answer else "–", seconds, f"{size:,}")
+        table.add_row(name, Text(state if answer else "–"), seconds, f"{size:,}")  # Text: a reason is no markup
     figures = (
         ""
         if record is None

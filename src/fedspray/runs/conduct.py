@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Engine, Progress, RoundSettings, run_rounds, start
-from fedspray.errors import RunStopped
+from fedspray.errors import RunStopped, disk_full_at
 from fedspray.nn import tree
 from fedspray.runs import proxies, store
 from fedspray.runs.models import PersonalModel
@@ -239,6 +240,7 @@ class _Log:
     """The records of a seed, in memory and, where there is a folder, on disk and for TensorBoard."""
 
     def __init__(self, folder: Path | None, progress: Progress) -> None:
+        self._folder = folder
         self._file: store.RecordFile | None = None
         self._writer: SummaryWriter | None = None
         self._memory: list[Json] = []
@@ -247,7 +249,8 @@ class _Log:
 
             done = max(0, progress.round_index - 1)
             self._file = store.RecordFile(folder / store.RECORDS, keep=done)
-            self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
+            with disk_full_at(folder):
+                self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
     @property
     def records(self) -> list[Json]:
@@ -256,14 +259,15 @@ class _Log:
 
     def add(self, record: Json) -> None:
         """Adds a round's record."""
-        if self._file is None or self._writer is None:
+        if self._folder is None or self._file is None or self._writer is None:
             self._memory.append(record)
             return
         self._file.add(record)
-        for part in ("train", "val", "test"):
-            for name in ("loss", "overall", "minority"):
-                if record[part][name] is not None:
-                    self._writer.add_scalar(f"{part}/{name}", record[part][name], record["round"])
+        with disk_full_at(self._folder):
+            for part in ("train", "val", "test"):
+                for name in ("loss", "overall", "minority"):
+                    if record[part][name] is not None:
+                        self._writer.add_scalar(f"{part}/{name}", record[part][name], record["round"])
 
     def flush(self) -> None:
         """Makes sure that the records are on disk."""
@@ -276,22 +280,34 @@ class _Log:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None and self._writer is not None:
-            self._file.close()
-            self._writer.close()
+        if self._folder is not None and self._file is not None and self._writer is not None:
+            with disk_full_at(self._folder), contextlib.closing(self._writer):
+                self._file.close()
 
 
 class _Saver:
-    """Writes checkpoints: every N rounds, or (by default) so seldom that they cost under 5% of the time."""
+    """Writes checkpoints: every N rounds, or (by default) so seldom that they cost under 5% of the time.
+
+    What a checkpoint holds is taken when its round ends: an exchange that fails later leaves no trace in it.
+    """
 
     def __init__(self, folder: Path | None, host: Host, tap: proxies.ProxyTap, log: _Log, every: int | None) -> None:
         self._folder, self._host, self._tap, self._log, self._every = folder, host, tap, log, every
-        self._progress: Progress | None = None
+        self._unsaved: tuple[dict[str, Tensor], Json] | None = None
         self._cost, self._last = 0.05, time.perf_counter()
 
     def after_round(self, progress: Progress) -> None:
         """Remembers where the run is and, if it is time, saves it."""
-        self._progress = progress
+        if self._folder is None:
+            return
+        tensors = {
+            **tree.flatten(progress.server, "server"),
+            **tree.prefixed("engine", self._host.tensors(progress.round_index)),
+            **tree.prefixed("proxies", self._tap.tensors()),
+        }
+        names = ("round_index", "best_round", "best_score", "validation", "pending", "detail")
+        known = {name: getattr(progress, name) for name in names}
+        self._unsaved = tensors, {"progress": known, "blocks": self._host.blocks}
         due = (
             progress.round_index % self._every == 0
             if self._every
@@ -301,19 +317,12 @@ class _Saver:
             self.save()
 
     def save(self) -> None:
-        """Writes the last finished round as the checkpoint."""
-        if self._folder is None or self._progress is None:
+        """Writes the last finished round as the checkpoint, if that is not done yet."""
+        if self._folder is None or self._unsaved is None:
             return
         began = time.perf_counter()
         self._log.flush()
-        progress = self._progress
-        tensors = {
-            **tree.flatten(progress.server, "server"),
-            **tree.prefixed("engine", self._host.tensors(progress.round_index)),
-            **tree.prefixed("proxies", self._tap.tensors()),
-        }
-        names = ("round_index", "best_round", "best_score", "validation", "pending", "detail")
-        known = {name: getattr(progress, name) for name in names}
-        store.write_tensors(self._folder / store.CHECKPOINT, tensors, {"progress": known, "blocks": self._host.blocks})
+        store.write_tensors(self._folder / store.CHECKPOINT, *self._unsaved)
+        self._unsaved = None
         self._last = time.perf_counter()
         self._cost = max(0.05, self._last - began)

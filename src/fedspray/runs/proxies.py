@@ -74,7 +74,7 @@ class ProxyTap:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.client_ids = engine.client_ids
+        self.client_ids, self.client_names = engine.client_ids, engine.client_names
         self._engine = engine
         self._rounds: dict[int, dict[str, Tensor]] = {}
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspray.errors import InputError
+from fedspray.errors import InputError, disk_full_at
 
 if TYPE_CHECKING:  # the main process of a site reads and writes text alone, and starts without PyTorch
     from torch import Tensor
@@ -40,12 +41,23 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file in one step: it is there, whole and on disk, or not at all."""
+    with _replacement(path) as temporary:
+        temporary.write_text(text)
+
+
+@contextmanager
+def _replacement(path: Path) -> Iterator[Path]:
+    """A file to write beside another, whose place it takes when it is on disk; nothing of it stays after an error."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    try:
+        with disk_full_at(path):
+            yield temporary
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -63,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def append_line(path: Path, line: str) -> None:
     """Adds a line to a file, on disk when this returns; after a line that a crash cut off it begins a new one."""
-    with path.open("ab+") as stream:
+    with disk_full_at(path), path.open("ab+") as stream:
         if stream.seek(0, os.SEEK_END) > 0:
             stream.seek(-1, os.SEEK_END)
             line = line if stream.read(1) == b"\n" else f"\n{line}"
@@ -107,11 +119,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
         owners[key] = name
         stored[name] = value.contiguous().clone() if _shares_storage(value) else value.contiguous()
     header = {"meta": json.dumps(dict(meta)), "alias": json.dumps(alias), "expanded": json.dumps(expanded)}
-    temporary = path.with_name(f".{path.name}.tmp")
-    save_file(stored, temporary, metadata=header)
-    with temporary.open("rb") as stream:
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    with _replacement(path) as temporary:
+        save_file(stored, temporary, metadata=header)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -151,27 +160,28 @@ class RecordFile:
     def __init__(self, path: Path, keep: int) -> None:
         """Opens the file and keeps its first ``keep`` records: those that a checkpoint knows of."""
         kept = path.read_text().splitlines(keepends=True)[:keep] if path.exists() else []
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text("".join(kept))
-        temporary.replace(path)
+        write_text(path, "".join(kept))
+        self._path = path
         self.records: list[dict[str, Any]] = [json.loads(line) for line in kept]
         self._stream = path.open("a")
 
     def add(self, record: dict[str, Any]) -> None:
         """Appends one record."""
         self.records.append(record)
-        self._stream.write(json.dumps(record, allow_nan=False) + "\n")
-        self._stream.flush()
+        with disk_full_at(self._path):
+            self._stream.write(json.dumps(record, allow_nan=False) + "\n")
+            self._stream.flush()
 
     def flush(self) -> None:
         """Makes sure that the records are on disk."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        with disk_full_at(self._path):
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
 
     def close(self) -> None:
         """Flushes and closes the file."""
-        self.flush()
-        self._stream.close()
+        with disk_full_at(self._path), self._stream:
+            self.flush()
 
 
 def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:

@@ -1,0 +1,111 @@
+"""How the server's job process reads what sites answer: an answer that is no answer is its site's failure.
+
+NVFlare 2.9.0 ends the process of the job when an answer cannot be decoded or a site calls a message too large, and the
+job when a site's answer carries one of three return codes. `guard_answers` puts an end to that, in this process.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode, ServerCommandNames
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.fuel.f3.cellnet import cell
+from nvflare.fuel.f3.cellnet.defs import CellChannel
+from nvflare.fuel.f3.cellnet.utils import buffer_len
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+from nvflare.fuel.utils.fobs import lobs
+from nvflare.fuel.utils.fobs.fobs import FOBS_TYPE
+from nvflare.private.fed.server.server_runner import ServerRunner
+
+from fedspray.deploy.wire import Malformed
+
+TASK = "round"
+"""NVFlare's name of what sites are asked."""
+UNREADABLE = "fedspray.unreadable"
+"""Where the reason is in what takes the place of an answer that cannot be read."""
+ENVELOPE = 100_000
+"""More bytes than NVFlare's part of an answer has."""
+TYPES = {
+    "nvflare.apis.shareable.Shareable",
+    "nvflare.apis.fl_context.FLContext",
+    "nvflare.fuel.utils.fobs.datum.DatumRef",
+}
+"""All classes that an answer may name; the rest of it is plain values."""
+_SECTIONS = (lobs.MARKER_MAIN, lobs.MARKER_DATUM_TEXT, lobs.MARKER_DATUM_BLOB)
+_log = logging.getLogger(__name__)
+_decode = cell.decode_payload
+
+
+def guard_answers(job: str, most_bytes: Callable[[], int]) -> None:
+    """From now on no answer ends this process or its job.
+
+    Args:
+        job: NVFlare's name of the job.
+        most_bytes: tells how many bytes of arrays an answer has at most now.
+    """
+
+    def decode(message: Message, encoding_key: str, fobs_ctx: dict[str, Any] | None = None) -> None:
+        where = tuple(message.get_header(key) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
+        if where != (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE):
+            _decode(message, encoding_key, fobs_ctx)
+            return
+        try:
+            check_content(message.payload, ENVELOPE + most_bytes())
+            _decode(message, encoding_key, fobs_ctx)
+            check_envelope(message.payload)
+        except Exception as error:
+            _log.warning("an answer cannot be read: %s", Malformed(str(error)))
+            message.payload = _unreadable(job, str(Malformed(str(error))))
+
+    cell.decode_payload = decode
+    cell.os = SimpleNamespace(_exit=lambda _: _log.warning("a message would have ended this process"))
+    ServerRunner.ABORT_RETURN_CODES = []
+
+
+def check_content(payload: Any, at_most: int) -> None:
+    """Refuses an encoded answer that is too large, names other classes, or would be written to a file."""
+    if buffer_len(payload) > at_most:
+        raise Malformed(f"{buffer_len(payload):,} bytes came, but no answer has more than {at_most:,}")
+    stream = io.BytesIO(b"".join(payload) if isinstance(payload, list) else payload)
+    body = b""
+    while header := stream.read(lobs.HEADER_LEN):
+        marker, special, size = lobs.HEADER_STRUCT.unpack(header)
+        if marker not in _SECTIONS or special:
+            raise Malformed(f"its section {marker} is not of plain values")
+        section = stream.read(size)
+        body = body or section
+    msgpack.unpackb(body, object_hook=_check_type, strict_map_key=False)
+
+
+def check_envelope(answer: Any) -> None:
+    """Refuses an answer that NVFlare could not hand on."""
+    if not isinstance(answer, Shareable) or not isinstance(answer.get_peer_context(), FLContext):
+        raise Malformed(f"{type(answer).__name__} came, but an answer is a Shareable with its context")
+    if answer.get_header(FLContextKey.TASK_NAME) != TASK or not isinstance(answer.get_cookie_jar(), dict):
+        raise Malformed("it does not say what it answers")
+
+
+def _check_type(content: dict[Any, Any]) -> dict[Any, Any]:
+    named = content.get(FOBS_TYPE)
+    if named is not None and named not in TYPES:
+        raise Malformed(f"it names the class {str(named)[:100]!r}, which no answer has")
+    return content
+
+
+def _unreadable(job: str, reason: str) -> Shareable:
+    """An answer to no task: NVFlare finds out whose it is, and the controller which task that ends."""
+    context = FLContext()
+    context.set_prop(ReservedKey.RUN_NUM, job, private=False, sticky=False)
+    answer = Shareable({UNREADABLE: reason})
+    answer.set_return_code(ReturnCode.EXECUTION_RESULT_ERROR)
+    answer.set_peer_context(context)
+    answer.set_header(FLContextKey.TASK_NAME, TASK)
+    return answer
