@@ -72,3 +72,26 @@ def kill_all(project: Path, kit: str) -> None:
     parent = kit_process(project, kit)
     for process in (parent, *parent.children(recursive=True)):
         os.kill(process.pid, signal.SIGKILL)
+
+
+def spoilt(folder: Path, code: str) -> str:
+    """A PYTHONPATH with which a site's process runs some code whenever it is about to answer.
+
+    ``code`` sees ``result``, NVFlare's answer, and ``round_index``; it may replace ``result``.
+    """
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if any('client.worker_process' in each for each in sys.orig_argv):\n"
+        "    from fedspray.deploy import executor\n"
+        "    honest = executor.SiteExecutor.execute\n"
+        "    class Unlisted:\n"
+        "        def __init__(self): self.value = 1\n"
+        "    def execute(self, name, shareable, *more):\n"
+        "        round_index = shareable['head']['request']['round_index']\n"
+        "        result = honest(self, name, shareable, *more)\n"
+        + "".join(f"        {line}\n" for line in code.splitlines())
+        + "        return result\n"
+        "    executor.SiteExecutor.execute = execute\n"
+    )
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])

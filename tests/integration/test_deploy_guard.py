@@ -5,6 +5,7 @@ The attackers run NVFlare without our guard, with good certificates, and send ra
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,8 @@ import psutil
 import pytest
 
 pytest.importorskip("nvflare")
+
+from federations import spoilt
 
 from fedspray import build_federation, run
 from fedspray.deploy import processes
@@ -39,10 +42,10 @@ JOB = "11111111-2222-4333-8444-555555555555"
 class Federation(LocalFederation):
     """Three banks, none of them started."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, grace: float = 20.0, **options: Any) -> None:
         self.data = build_federation("banks", clients=3, nodes=200)
         settings = RunSettings(algorithm="fedspray", values={"rounds": ROUNDS, **options})
-        super().__init__(folder, self.data, settings, grace=20.0)
+        super().__init__(folder, self.data, settings, grace=grace)
         self.kits = self.project.folder / "kits"
 
     def kit(self, name: str) -> Path:
@@ -338,6 +341,34 @@ def test_a_stolen_kit(federation: Federation, tmp_path: Path) -> None:
     assert any("tried to connect with this site's certificate" in what for what in own)
     assert {line["event"] for line in thiefs} == {"refused by the server"}, "and no answer of its own left"
     assert any("another process" in line["what"] for line in federation.events("server"))
+
+
+def test_a_message_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bank_02 answers with 300 MB: nobody reads them, and the run goes on without it."""
+    federation = Federation(tmp_path / "federation", grace=3.0, min_clients=2)
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", spoilt(tmp_path / "spoilt", "result['arrays'] = bytes(300_000_000)"))
+        attacker = Attacker(federation.kit("bank_02"), tmp_path, wait_for="server")
+    peak: dict[int, int] = {}
+
+    def look() -> None:
+        for pid in [processes.running(federation.kit("server")), *processes.job_processes(federation.kit("server"))]:
+            with contextlib.suppress(psutil.Error):
+                peak[pid or 0] = max(peak.get(pid or 0, 0), psutil.Process(pid).memory_info().rss)
+
+    try:
+        for name in ("server", "bank_00", "bank_01"):
+            processes.start(federation.kit(name))
+        federation.wait_for("bank_00", "bank_01", "bank_02")
+        result = Driver(federation.project, RUN, tell=lambda _: None, tend=look).drive()
+    finally:
+        attacker.stop()
+        processes.stop([federation.kit(name) for name in ("server", "bank_00", "bank_01")], seconds=1.0)
+    assert set(result["models"]) == {"bank_00", "bank_01"}
+    assert max(peak.values()) < 600 << 20, "a server's job has 300 MB anyway"
+    refused = [line for line in federation.events("server") if "bytes" in line["what"]]
+    assert refused
+    assert all(line["sender"].startswith("bank_02 ") for line in refused)
 
 
 def test_a_disabled_site(federation: Federation) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from federations import stable
+from federations import spoilt, stable
 from sites import Sites
 
 from fedspray import build_federation
@@ -45,10 +44,14 @@ class Federation(LocalFederation):
         self.run_folder = self.project.run_folder(RUN)
 
     @contextmanager
-    def started(self) -> Iterator[None]:
+    def started(self, spoilt_site: str = "", path: str = "") -> Iterator[None]:
+        """All processes; one of them may find other code first."""
         try:
             for kit in self._kits:
-                self._start(kit)
+                with pytest.MonkeyPatch.context() as patch:
+                    if kit.name == spoilt_site:
+                        patch.setenv("PYTHONPATH", path)
+                    self._start(kit)
             yield
         finally:
             processes.stop(self._kits, seconds=1.0)
@@ -155,37 +158,6 @@ def test_a_full_disk_at_the_server(tmp_path: Path) -> None:
 # ---- odd answers --------------------------------------------------------------------------------
 
 
-def spoil(site: Federation, code: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """From its start on, the victim's process runs some code of ours whenever it is about to answer.
-
-    ``code`` sees ``result``, NVFlare's answer, and ``round_index``; it may replace ``result``.
-    """
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        "import sys\n"
-        "if any('client.worker_process' in each or 'client_train' in each for each in sys.orig_argv):\n"
-        "    from fedspray.deploy import executor\n"
-        "    honest = executor.SiteExecutor.execute\n"
-        "    class Unlisted:\n"
-        "        def __init__(self): self.value = 1\n"
-        "    def execute(self, name, shareable, *more):\n"
-        "        round_index = shareable['head']['request']['round_index']\n"
-        "        result = honest(self, name, shareable, *more)\n"
-        + "".join(f"        {line}\n" for line in code.splitlines())
-        + "        return result\n"
-        "    executor.SiteExecutor.execute = execute\n"
-    )
-    start = site._start
-
-    def start_one(kit: Path) -> None:
-        with monkeypatch.context() as patch:
-            if kit.name == VICTIM:
-                patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
-            start(kit)
-
-    site._start = start_one  # type: ignore[method-assign]
-
-
 NAN_ONCE = """
 from pathlib import Path
 from safetensors.numpy import load, save
@@ -197,12 +169,11 @@ if round_index == 5 and Path(MARKER).exists():
 """
 
 
-def test_one_nan_from_one_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_nan_from_one_site(tmp_path: Path) -> None:
     federation, marker = Federation(tmp_path / "federation"), tmp_path / "marker"
     marker.touch()
     code = NAN_ONCE.replace("MARKER", repr(str(marker)))
-    spoil(federation, code, monkeypatch, tmp_path / "spoilt")
-    with federation.started():
+    with federation.started(VICTIM, spoilt(tmp_path / "spoilt", code)):
         with pytest.raises(
             RunStopped, match=rf"round 5: .*{VICTIM}: its answer cannot be read: uplink.* is not finite"
         ):
@@ -229,10 +200,9 @@ if round_index == 11:
 """
 
 
-def test_a_site_that_answers_anything_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_that_answers_anything_fails_alone(tmp_path: Path) -> None:
     federation = Federation(tmp_path / "federation", min_clients=2)
-    spoil(federation, ODD_ANSWERS, monkeypatch, tmp_path / "spoilt")
-    with federation.started():
+    with federation.started(VICTIM, spoilt(tmp_path / "spoilt", ODD_ANSWERS)):
         result = federation.drive()
     assert len(json.loads((federation.run_folder / "jobs.json").read_text())["jobs"]) == 1, "no job ended"
     failures = federation.failures()

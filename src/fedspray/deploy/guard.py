@@ -54,8 +54,10 @@ SHORT = 1 << 20
 """Bytes of a message that is not streamed; the longest is a job, of a few kilobytes."""
 ALIVE = 30.0
 """Seconds after its last sign of life until a connection counts as lost. Sites say something every ten seconds."""
-STREAMS = 32
+STREAMS = 8
 """Unfinished streams that one cell may have; a run has two or three."""
+ROOM = 32 << 20
+"""Bytes of a streamed message that are read in any case; the job's process knows better what is too long."""
 FORGOTTEN = 120.0
 """Seconds after which an unfinished stream counts as given up."""
 LOGGED = 200
@@ -88,8 +90,8 @@ class Guard:
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest message of the agreed run, with room for NVFlare's envelope."""
-        return 2 * self._read_agreement()[2] + SHORT
+        """Bytes beyond which nothing is read: with room for NVFlare's envelope."""
+        return max(2 * self._read_agreement()[2], ROOM)
 
     def is_disabled(self, name: str) -> bool:
         """Whether the coordinator cut this site off."""
