@@ -20,6 +20,7 @@ from fedspray.deploy.board import read_progress
 from fedspray.deploy.kits import write_job
 from fedspray.deploy.locks import Lock, holder
 from fedspray.deploy.project import Project
+from fedspray.deploy.protocol import read_events
 from fedspray.deploy.session import ENDED, AdminSession, Unreachable
 from fedspray.errors import InputError, RunStopped
 from fedspray.runs import store
@@ -67,6 +68,7 @@ class Driver:
         self._said = ""
         self._ready_since: float | None = None
         self._attempts, self._best = 0, (-1, -1)
+        self._heard, self._told = len(read_events(project.server)), set[str]()
 
     def drive(self) -> Json:
         """Returns the result; a run that cannot go on raises `RunStopped`."""
@@ -83,6 +85,7 @@ class Driver:
             with remembered_interrupts() as stop_if_interrupted:
                 while not (self._folder / "result.json").exists():
                     self._tend()
+                    self._tell_events()
                     try:
                         self._step(stopped)
                     except Unreachable:
@@ -182,6 +185,15 @@ class Driver:
         rounds = self._agreement.settings.build_for(self._agreement.roster)[1]
         asked = max(1, round(rounds.participation * len(self._sites)))
         return rounds.min_clients or math.ceil(asked / 2)
+
+    def _tell_events(self) -> None:
+        """Says what the server refused since this began: several of a kind once."""
+        for event in read_events(self._project.server)[self._heard :]:
+            self._heard += 1
+            sentence = f"{event['event']}: {event['sender']}: {event['what']}"
+            if sentence not in self._told:
+                self._told.add(sentence)
+                self._tell(sentence)
 
     # ---- small things -------------------------------------------------------------------------------
 

@@ -10,7 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
+
+from fedspray.errors import printable
+from fedspray.runs import store
 
 SERVER = "server"
 COORDINATOR = "coordinator@fedspray.org"
@@ -177,6 +181,13 @@ class Mail:
 
     def __str__(self) -> str:
         return f"{self.channel}/{self.topic} ({self.kind})"
+
+
+def read_events(kit: Path) -> list[dict[str, str]]:
+    """What the processes of a kit refused or were told: from a site's ledger, or the server's list of events."""
+    lines = store.read_lines(kit / (EVENTS if (kit / "startup" / "fed_server.json").is_file() else LEDGER))
+    known = ("time", "event", "sender", "what")
+    return [{key: printable(str(line.get(key, ""))) for key in known} for line in lines if "event" in line]
 
 
 def party_of(cell: str, sites: Collection[str]) -> Party | None:
