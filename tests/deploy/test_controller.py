@@ -48,7 +48,7 @@ class Controller(RunController):
         (folder / "seed-0").mkdir()
         self._board, self._abort, self._context = Board(folder, "job"), Signal(), FLContext()
         self._tasks: dict[str, Task] = {}
-        self._most_bytes = 1000
+        self._largest = 1000
 
     def send(self, task: Task, fl_ctx: FLContext, targets: list[str]) -> None:
         self._tasks[targets[0]] = task
@@ -130,8 +130,8 @@ def test_an_answer_that_is_read_when_the_next_round_has_begun_is_too_late(
     controller, reading, go_on = Controller(tmp_path), threading.Event(), threading.Event()
     read = controllers._read
 
-    def slowly(result: Shareable, most_bytes: int) -> Reply | str:
-        reply = read(result, most_bytes)
+    def slowly(result: Shareable, largest: int) -> Reply | str:
+        reply = read(result, largest)
         if isinstance(reply, Reply) and reply.round_index == 1 and reply.model == DIGESTS["slow"]:
             reading.set()
             go_on.wait(10)

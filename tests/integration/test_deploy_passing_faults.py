@@ -187,7 +187,7 @@ ODD_ANSWERS = """
 if round_index == 3:
     result["head"]["more"] = Unlisted()
 if round_index == 5:
-    result["arrays"] = bytes(30_000_000)
+    result["arrays"] = bytes(500_000)
 if round_index == 7:
     result.set_return_code("UNSAFE_JOB")
 if round_index == 9:

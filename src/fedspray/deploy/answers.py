@@ -1,14 +1,14 @@
 """How the server's job process reads what sites answer: an answer that is no answer is its site's failure.
 
 NVFlare 2.9.0 ends the process of the job when an answer cannot be decoded or a site calls a message too large, and the
-job when a site's answer carries one of three return codes. `guard_answers` puts an end to that, in this process.
+job when a site's answer carries one of three return codes. `guard_answers` stops that, in this process; `guard` has
+bounded sizes and senders before.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,22 +17,21 @@ from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode, Serv
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet import cell
-from nvflare.fuel.f3.cellnet.defs import CellChannel
-from nvflare.fuel.f3.cellnet.utils import buffer_len
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.fobs import FOBS_TYPE
 from nvflare.private.fed.server.server_runner import ServerRunner
 
+from fedspray.deploy.protocol import job_of
 from fedspray.deploy.wire import Malformed
+from fedspray.errors import printable
 
 TASK = "round"
 """NVFlare's name of what sites are asked."""
 UNREADABLE = "fedspray.unreadable"
 """Where the reason is in what takes the place of an answer that cannot be read."""
-ENVELOPE = 100_000
-"""More bytes than NVFlare's part of an answer has."""
 TYPES = {
     "nvflare.apis.shareable.Shareable",
     "nvflare.apis.fl_context.FLContext",
@@ -44,13 +43,8 @@ _log = logging.getLogger(__name__)
 _decode = cell.decode_payload
 
 
-def guard_answers(job: str, most_bytes: Callable[[], int]) -> None:
-    """From now on no answer ends this process or its job.
-
-    Args:
-        job: NVFlare's name of the job.
-        most_bytes: tells how many bytes of arrays an answer has at most now.
-    """
+def guard_answers() -> None:
+    """From now on no answer ends this process or its job."""
 
     def decode(message: Message, encoding_key: str, fobs_ctx: dict[str, Any] | None = None) -> None:
         where = tuple(message.get_header(key) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
@@ -58,22 +52,21 @@ def guard_answers(job: str, most_bytes: Callable[[], int]) -> None:
             _decode(message, encoding_key, fobs_ctx)
             return
         try:
-            check_content(message.payload, ENVELOPE + most_bytes())
+            check_content(message.payload)
             _decode(message, encoding_key, fobs_ctx)
             check_envelope(message.payload)
         except Exception as error:
-            _log.warning("an answer cannot be read: %s", Malformed(str(error)))
-            message.payload = _unreadable(job, str(Malformed(str(error))))
+            reason = printable(str(error))
+            _log.warning("an answer cannot be read: %s", reason)
+            message.payload = _unreadable(job_of(message.get_header(MessageHeaderKey.DESTINATION)), reason)
 
     cell.decode_payload = decode
     cell.os = SimpleNamespace(_exit=lambda _: _log.warning("a message would have ended this process"))
     ServerRunner.ABORT_RETURN_CODES = []
 
 
-def check_content(payload: Any, at_most: int) -> None:
-    """Refuses an encoded answer that is too large, names other classes, or would be written to a file."""
-    if buffer_len(payload) > at_most:
-        raise Malformed(f"{buffer_len(payload):,} bytes came, but no answer has more than {at_most:,}")
+def check_content(payload: Any) -> None:
+    """Refuses an encoded answer that names other classes, or parts of which would be written to files."""
     stream = io.BytesIO(b"".join(payload) if isinstance(payload, list) else payload)
     body = b""
     while header := stream.read(lobs.HEADER_LEN):

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
-from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
@@ -21,7 +20,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.algorithms.base import Algorithm
-from fedspray.deploy.answers import TASK, UNREADABLE, guard_answers
+from fedspray.deploy.answers import TASK, UNREADABLE
 from fedspray.deploy.board import Board
 from fedspray.deploy.forms import Forms
 from fedspray.deploy.host import Quorum, RemoteHost
@@ -71,13 +70,8 @@ class RunController(Controller):  # type: ignore[misc]
         self._news = threading.Condition()
         self._exchange = _Exchange()
         self._absent: set[str] = set()
-        self._most_bytes = 0
-        """Of an answer's arrays."""
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Answers are read our way before the first one can come."""
-        if event_type == EventType.START_RUN:
-            guard_answers(fl_ctx.get_job_id(), lambda: self._most_bytes)
+        self._largest = 0
+        """Bytes of an answer's arrays at most."""
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
         """Also sets the period under the name that NVFlare 2.9.0 reads."""
@@ -117,7 +111,7 @@ class RunController(Controller):  # type: ignore[misc]
             def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
                 self._board.show(seed=seed, state="running")
                 forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
-                self._most_bytes = forms.most_bytes("uplink", "counts", "detail")
+                self._largest = forms.most_bytes("uplink", "counts", "detail")
                 return RemoteHost(roster, settings.build()[1], seed, self, forms)
 
             conduct(
@@ -157,7 +151,7 @@ class RunController(Controller):  # type: ignore[misc]
                 exchange.fetched.add(client_task.client.name)
 
         def on_result(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            reply = _read(client_task.result, self._most_bytes)
+            reply = _read(client_task.result, self._largest)
             with self._news:
                 if exchange is not self._exchange:  # another round began while this was read
                     self.log_info(fl_ctx, f"the answer of {client_task.client.name} came too late")
@@ -240,13 +234,13 @@ class RunController(Controller):  # type: ignore[misc]
         self._board.add_exchange(ask.seed, line)
 
 
-def _read(result: Shareable, most_bytes: int) -> Reply | str:
+def _read(result: Shareable, largest: int) -> Reply | str:
     """A site's answer, or why it is none; whatever is wrong with it, this is the site's failure."""
     try:
         code = result.get_return_code()
         if code != ReturnCode.OK:
             return printable(f"NVFlare reports {code}")
-        return Reply.unpack(result.get("head"), thaw(result.get("arrays"), most_bytes))
+        return Reply.unpack(result.get("head"), thaw(result.get("arrays"), largest))
     except Malformed as error:
         return f"its answer cannot be read: {error}"
     except Exception as error:

@@ -45,7 +45,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from fedspray.deploy import protocol
 from fedspray.deploy.protocol import CALL_BACK, COORDINATOR, DISABLED, EVENTS, LEDGER, NOTICES, SERVER, Link, Mail
 from fedspray.deploy.unixdriver import SCHEME, UnixDriver
-from fedspray.errors import printable
+from fedspray.errors import DiskFull, printable
 from fedspray.runs import store
 
 FRAME = 4 << 20
@@ -189,7 +189,7 @@ class Guard:
             "sender": sender,
             "what": what,
         }
-        with contextlib.suppress(OSError):  # a full disk must not keep the door from closing
+        with contextlib.suppress(OSError, DiskFull):  # a full disk must not keep the door from closing
             store.append_line(self.kit / (EVENTS if self.is_server else LEDGER), json.dumps(line))
 
     def tell(self, site: str, sentence: str) -> None:

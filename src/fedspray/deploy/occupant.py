@@ -17,7 +17,8 @@ from fedspray.deploy.locks import Lock, holder
 PID_FILE = "fedspray.pid"
 PATIENCE = 2.0
 """Seconds: whoever looks whether the lock is held holds it for a moment."""
-JOBS = ("nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process")
+SERVER_JOB = "nvflare.private.fed.app.server.runner_process"
+JOBS = ("nvflare.private.fed.app.client.worker_process", SERVER_JOB)
 
 
 def main(kit: Path, module: str, arguments: list[str]) -> None:
@@ -32,6 +33,10 @@ def main(kit: Path, module: str, arguments: list[str]) -> None:
         unixdriver.prepare(kit)
     try:
         install(kit)
+        if module == SERVER_JOB:
+            from fedspray.deploy.answers import guard_answers
+
+            guard_answers()
         sys.argv = [module, *arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
