@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,14 @@ import pytest
 from fedspray.cli.main import run_command
 
 INIT = ["--site", "north", "--site", "south", "--host", "localhost", "--features", "5", "--classes", "2"]
+
+
+def init(project: Path, *more: str) -> Path:
+    """A project whose keys are made here, and the kit of its site north."""
+    assert run_command(["deploy", "init", str(project), *INIT, "--make-keys", *more]) == 0
+    kit = project.with_name("kit")
+    assert run_command(["site", "unpack", str(kit), str(project / "zips" / "north.zip")]) == 0
+    return kit
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
@@ -88,10 +97,10 @@ class TestWithTheExtra:
 
     def test_a_project_that_does_not_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
-        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        kit = init(project)
         assert "exists already and is not empty" in complaint(capsys, "deploy", "init", project, *INIT)
         assert "the server is not running: fedspray deploy start" in complaint(capsys, "deploy", "run", project)
-        assert "north has no data yet" in complaint(capsys, "site", "start", project / "kits" / "north")
+        assert "north has no data yet" in complaint(capsys, "site", "start", kit)
         assert run_command(["deploy", "stop", str(project)]) == 0
         assert run_command(["deploy", "status", str(project)]) == 0
         assert "site north: not connected" in capsys.readouterr().out
@@ -111,8 +120,7 @@ class TestWithTheExtra:
         from fedspray.deploy.site import Site
 
         project = tmp_path / "fraud"
-        assert run_command(["deploy", "init", str(project), *INIT]) == 0
-        kit = project / "kits" / "north"
+        kit = init(project)
         Site(kit, "north", tmp_path).save()
         monkeypatch.setattr(certificates, "datetime", clock(days))
         for command in (["start"], ["start", "--foreground"], ["run"], ["status"]):
@@ -127,6 +135,27 @@ class TestWithTheExtra:
             assert sentence in said
         assert not (project / "kits" / "server" / "fedspray.pid").exists()
 
+    def test_from_a_request_to_a_kit(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        project, kit = tmp_path / "fraud", tmp_path / "kit"
+        assert run_command(["site", "request", str(kit), "--name", "south"]) == 0
+        aloud = re.findall("(?:[0-9a-f]{4} ?){8}", capsys.readouterr().err)
+        assert "exists already: choose another folder" in complaint(capsys, "site", "request", kit, "--name", "south")
+        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        assert list((project / "kits").rglob("client.crt")) == [project / "kits/coordinator/startup/client.crt"]
+        capsys.readouterr()
+        assert run_command(["deploy", "sign", str(project), str(kit / "south.csr")]) == 0
+        assert len(aloud) == 1
+        assert aloud[0] in " ".join(capsys.readouterr().err.split()), "both sides see the same key"
+        assert "has a certificate already" in complaint(capsys, "deploy", "sign", project, kit / "south.csr")
+        assert run_command(["deploy", "sign", str(project), str(kit / "south.csr"), "--again"]) == 0
+        assert run_command(["deploy", "status", str(project), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["without_certificate"] == ["north"]
+        assert run_command(["site", "unpack", str(kit), str(project / "zips" / "south.zip")]) == 0
+        assert run_command(["site", "status", str(kit), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["certificate"]["name"] == "south"
+        for path in (project, kit, *project.rglob("*"), *kit.rglob("*")):
+            assert path.stat().st_mode & 0o077 == 0, path
+
     def test_a_port_that_is_taken(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with socket.socket() as other:
             other.bind(("localhost", 0))
@@ -140,8 +169,7 @@ class TestWithTheExtra:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         project = tmp_path / "fraud"
-        assert run_command(["deploy", "init", str(project), *INIT]) == 0
-        kit = project / "kits" / "north"
+        kit = init(project)
         line = {"time": "now", "run": "first", "seed": 0, "round": 2, "bytes": 10, "fields": {"error": 10}}
         (kit / "ledger.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'seed': None, 'round': None})}\n")
         capsys.readouterr()
@@ -152,9 +180,8 @@ class TestWithTheExtra:
 
     def test_a_new_agreement_is_taken_on_by_hand(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
-        assert run_command(["deploy", "init", str(project), *INIT]) == 0
+        kit, file = init(project), project / "agreement.json"
         assert run_command(["deploy", "amend", str(project), "--algorithm", "fedavg"]) == 0
-        kit, file = project / "kits" / "north", project / "agreement.json"
         assert "there is no terminal to ask on" in complaint(capsys, "site", "agree", kit, file)
         assert run_command(["site", "agree", str(kit), str(file), "--yes"]) == 0
         assert "run.algorithm: 'fedspray' → 'fedavg'" in capsys.readouterr().out
@@ -179,8 +206,7 @@ class TestWithTheExtra:
 
     def test_a_site_agrees_anew_after_an_upgrade(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
-        assert run_command(["deploy", "init", str(project), *INIT]) == 0
-        kit, new = project / "kits" / "north", tmp_path / "agreement.json"
+        kit, new = init(project), tmp_path / "agreement.json"
         own = kit / "local" / "agreement.json"
         today = own.read_text()
         content = json.loads(today)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ pytest.importorskip("nvflare")
 from clocks import clock
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from nvflare.lighter.utils import sign_content
+from secrets_of import OWN_KEYS, holders
 from toys import ragged_federation
 
 from fedspray.data.federation import Federation, Task
@@ -26,6 +27,7 @@ from fedspray.deploy.certificates import describe, make_request
 from fedspray.deploy.check import check_site
 from fedspray.deploy.coordinator import begin_run, check_certificates, init_project, last_run, schema
 from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, place_server, write_job
+from fedspray.deploy.parcels import unpack
 from fedspray.deploy.project import Project
 from fedspray.deploy.server import Server
 from fedspray.deploy.site import Site
@@ -42,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Federation]:
     federation = ragged_federation()
     federation.save(folder / "data")
     (folder / "requests").mkdir()
-    make_request(folder / "keys", "client_02").rename(folder / "requests" / "client_02.csr")
+    make_request(folder / "own", "client_02").rename(folder / "requests" / "client_02.csr")
     agreement = Agreement.between("toy", SITES, federation.task, RunSettings(values={"rounds": 2}))
     parcels = init_project(
         folder / "toy",
@@ -51,18 +53,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Federation]:
         grace=5.0,
         organisations={},
         requests=folder / "requests",
+        make_keys=True,
         valid_days=30,
     )
-    assert [path.name for path in parcels] == [f"{site}.zip" for site in SITES]
-    assert list(parcels.values()) == [False, False, True]
+    zips, signed = folder / "toy" / "zips", folder / "requests" / "client_02.csr"
+    assert parcels == {zips / f"{site}.zip": signed if site == "client_02" else None for site in SITES}
     return folder, federation
 
 
 @pytest.fixture
 def unpacked(made: tuple[Path, Federation], tmp_path: Path) -> Path:
+    """The sites' kits, in folders of their own."""
+    shutil.copytree(made[0] / "own", tmp_path / "toy-client_02")
     for site in SITES:
-        with zipfile.ZipFile(made[0] / "toy" / "zips" / f"{site}.zip") as archive:
-            archive.extractall(tmp_path)
+        assert unpack(made[0] / "toy" / "zips" / f"{site}.zip", tmp_path / f"toy-{site}").name == site
     return tmp_path
 
 
@@ -92,27 +96,44 @@ def test_a_kit_allows_one_class_and_three_rights(made: tuple[Path, Federation], 
     assert read(server / "authorization.json")["permissions"]["project_admin"]["byoc"] == "none"
 
 
-def test_secrets_are_for_their_owner_alone(made: tuple[Path, Federation], unpacked: Path) -> None:
-    project = made[0] / "toy"
-    for secret in (project / "ca", project / "kits", *(project / "zips").iterdir()):
-        assert secret.stat().st_mode & 0o077 == 0, secret
-    assert (unpacked / "toy-client_00" / "startup" / "client.key").exists()
-    assert not (unpacked / "toy-client_02" / "startup" / "client.key").exists()
-    assert "client_02" not in json.dumps(read(project / "ca" / "fedspray" / "state" / "cert.json"))
+def test_each_private_key_is_in_one_place(made: tuple[Path, Federation], unpacked: Path) -> None:
+    assert holders(made[0] / "toy") == [*OWN_KEYS, "zips/client_00.zip", "zips/client_01.zip"]
+    for site in SITES:
+        assert holders(unpacked / f"toy-{site}") == ["startup/client.key"]
+
+
+def test_files_are_for_their_owner_alone(made: tuple[Path, Federation], unpacked: Path) -> None:
+    for folder in (made[0] / "toy", unpacked / "toy-client_00", made[0] / "own"):
+        for path in (folder, *folder.rglob("*")):
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_the_authority_is_secret_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def look(folder: Path, *rest: Any) -> Path:
-        seen.extend((folder / name).stat().st_mode & 0o777 for name in ("ca", "kits"))
+    def look(workshop: Path, *rest: Any) -> Path:
+        files = [tmp_path / "ca", tmp_path / "kits", workshop, tmp_path / "ca" / "rootCA.key"]
+        seen.extend(file.stat().st_mode & 0o777 for file in files)
         raise InputError("enough")
 
     monkeypatch.setattr(kits, "_provision", look)
     agreement = Agreement.between("toy", SITES, Task(5, 3), RunSettings())
     with pytest.raises(InputError, match="enough"):
-        kits.make_kits(tmp_path, agreement, Address("localhost", 1))
-    assert seen == [0o700, 0o700]
+        kits.make_kits(tmp_path, agreement, Address("localhost", 1), keys_for=SITES)
+    assert seen == [0o700, 0o700, 0o700, 0o600]
+
+
+def test_every_key_is_rsa_3072(made: tuple[Path, Federation], unpacked: Path) -> None:
+    for file in (*(made[0] / "toy" / name for name in OWN_KEYS), *unpacked.glob("*/startup/client.key")):
+        assert certificates.read_key(file).key_size == 3072
+
+
+def test_why_keys_are_rsa() -> None:
+    """With a key on a curve, NVFlare cannot sign jobs and log-ins. When it can, choose P-256."""
+    for key in (ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()):
+        with pytest.raises(TypeError):
+            sign_content("a job", key)
+    assert sign_content("a job", certificates.new_key())
 
 
 def test_a_project_that_is_moved_knows_where_it_is(made: tuple[Path, Federation], tmp_path: Path) -> None:
@@ -161,16 +182,19 @@ def test_a_good_site_is_found_good(made: tuple[Path, Federation], unpacked: Path
 
 def test_a_site_with_its_own_key(made: tuple[Path, Federation], unpacked: Path) -> None:
     site = open_site(unpacked, "client_02", made)
-    with pytest.raises(InputError, match=r"client\.key is missing: put the private key there"):
-        check_site(site)
-    key = site.folder / "startup" / "client.key"
-    key.write_bytes((unpacked / "toy-client_00" / "startup" / "client.key").read_bytes())
-    with pytest.raises(InputError, match="is not the key of"):
-        check_site(site)
-    key.write_bytes((made[0] / "keys" / "client.key").read_bytes())
-    key.chmod(0o644)
     assert check_site(site)["certificate"]["name"] == "client_02"
-    assert key.stat().st_mode & 0o077 == 0
+    key = site.folder / "startup" / "client.key"
+    key.chmod(0o640)
+    with pytest.raises(InputError, match=rf"can be read by others, .*: chmod 600 {key}"):
+        check_site(site)
+    key.write_bytes((unpacked / "toy-client_00" / "startup" / "client.key").read_bytes())
+    key.chmod(0o400)
+    with pytest.raises(InputError, match="is not the key of the certificate for 'client_02'"):
+        check_site(site)
+    assert key.stat().st_mode & 0o777 == 0o400, "nobody asked for another mode"
+    key.unlink()
+    with pytest.raises(InputError, match=r"client\.key is missing: unpack the zip file with fedspray site unpack"):
+        check_site(site)
 
 
 def spoil_certificate(site: Site, unpacked: Path) -> Site:
@@ -183,6 +207,12 @@ def spoil_certificate(site: Site, unpacked: Path) -> Site:
 def spoil_policy(site: Site, unpacked: Path) -> Site:
     file = site.folder / "local" / "resources.json"
     file.write_text(file.read_text().replace(f'"{EXECUTOR}"', '"*"'))
+    return site
+
+
+def unguarded(site: Site, unpacked: Path) -> Site:
+    file = site.folder / "local" / "resources.json"
+    file.write_text(json.dumps({**read(file), "app_validator": None}))
     return site
 
 
@@ -257,6 +287,7 @@ def no_data(site: Site, unpacked: Path) -> Site:
     [
         (spoil_certificate, "the certificate is for 'client_00', but this kit is for 'client_01'"),
         (spoil_policy, "allows other classes"),
+        (unguarded, "takes jobs without fedspray.deploy.signer.CoordinatorsJobs"),
         (spoil_kit, "rootCA.pem is missing"),
         (no_key, r"client\.key is not a private key in PEM format"),
         (locked_key, r"client\.key has a passphrase, but must be a private key without one"),
@@ -324,14 +355,15 @@ def test_a_request_without_a_name(made: tuple[Path, Federation], tmp_path: Path)
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     (tmp_path / "client_00.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
-    with pytest.raises(InputError, match=r"asks for a certificate without a name \(CN\), but must be for 'client_00'"):
-        certificates.read_request(tmp_path / "client_00.csr", "client_00")
+    with pytest.raises(InputError, match=r"asks for a certificate without a name \(CN\), but it must be a site's"):
+        certificates.read_request(tmp_path / "client_00.csr")
 
 
 def test_requests_must_be_for_sites_and_signed(made: tuple[Path, Federation], tmp_path: Path) -> None:
     make_request(tmp_path / "keys", "client_09").rename(tmp_path / "client_00.csr")
     agreement = Project.open(made[0] / "toy").agreement()
-    more: dict[str, Any] = {"grace": 5.0, "organisations": {}, "requests": tmp_path, "valid_days": 30}
+    more: dict[str, Any] = {"grace": 5.0, "organisations": {}, "requests": tmp_path}
+    more |= {"make_keys": False, "valid_days": 30}
     with pytest.raises(InputError, match="asks for a certificate for 'client_09', but must be for 'client_00'"):
         init_project(tmp_path / "new", agreement, Address("localhost"), **more)
     (tmp_path / "client_00.csr").rename(tmp_path / "client_09.csr")
@@ -341,7 +373,7 @@ def test_requests_must_be_for_sites_and_signed(made: tuple[Path, Federation], tm
         make_request(tmp_path / "keys", "client_09")
 
 
-@pytest.mark.parametrize("change", [{"host": 7}, {"port": "x"}, {"grace": None}, {"grace": -1}])
+@pytest.mark.parametrize("change", [{"host": 7}, {"port": "x"}, {"grace": None}, {"grace": -1}, {"organisations": []}])
 def test_a_project_card_that_is_wrong(made: tuple[Path, Federation], tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "project.json").write_text(json.dumps({**read(made[0] / "toy" / "project.json"), **change}))
     with pytest.raises(InputError, match=r"project\.json is not as fedspray deploy init wrote it"):

@@ -37,6 +37,8 @@ def test_the_same_metrics_and_weights_as_in_one_process(tmp_path: Path, algorith
         assert all(torch.allclose(mine[key], theirs[key], atol=1e-6) for key in mine)
     assert there["models"] == here["models"], "equal up to rounding, but not in their bits"
     check_engine(there["engine"])
+    for path in (tmp_path / "there", *(tmp_path / "there").rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, f"{path} is open to others"
 
 
 @pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])

@@ -6,6 +6,8 @@ import json
 import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,17 +20,14 @@ import pytest
 pytest.importorskip("nvflare")
 
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
-from nvflare.lighter.entity import Project as FlareProject
-from nvflare.lighter.impl.cert import CertBuilder
-from nvflare.lighter.impl.static_file import StaticFileBuilder
-from nvflare.lighter.impl.workspace import WorkspaceBuilder
-from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.utils import Identity
 
 from fedspray import build_federation
-from fedspray.deploy import processes
+from fedspray.deploy import certificates, processes
 from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.authority import Authority
 from fedspray.deploy.driver import Driver
-from fedspray.deploy.kits import PROJECT, Address, make_kits, write_job
+from fedspray.deploy.kits import ADMIN, Address, make_kits, write_job
 from fedspray.deploy.local import LocalFederation
 from fedspray.deploy.session import ENDED, AdminSession, Unreachable
 from fedspray.deploy.site import Site
@@ -70,9 +69,13 @@ class Federation(LocalFederation):
         folder.mkdir(parents=True, exist_ok=True)
         return write_job(folder, "run", self.project.agreement(), 5.0, 1)
 
-    def fate(self, job: Path) -> str:
+    def fate(self, job: Path, signer: Path | None = None) -> str:
         """What becomes of a job: the reason of its refusal, or its last status."""
         with AdminSession(self.kits / "coordinator") as session:
+            if signer is not None:
+                assert session._session is not None
+                api = session._session.api
+                api.client_key, api.client_cert = (str(signer / "startup" / f"client.{end}") for end in ("key", "crt"))
             try:
                 name = session.submit(job)
             except Exception as error:
@@ -98,16 +101,20 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 def foreign(tmp_path_factory: pytest.TempPathFactory, federation: Federation) -> Path:
     """Kits with the same names and address, but of another authority."""
     folder = tmp_path_factory.mktemp("foreign")
-    make_kits(folder, federation.project.agreement(), federation.project.address)
+    agreement = federation.project.agreement()
+    make_kits(folder, agreement, federation.project.address, keys_for=agreement.roster.clients)
     return folder / "kits"
 
 
 # ---- who may connect ----------------------------------------------------------------------------
 
 
-def shake_hands(address: Address, startup: Path | None, authority: Path) -> str:
+def shake_hands(
+    address: Address, startup: Path | None, authority: Path, highest: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED
+) -> str:
     """The TLS version that the server agrees to, after it had the chance to refuse the client's certificate."""
     context = ssl.create_default_context(cafile=str(authority))
+    context.maximum_version = highest
     context.set_alpn_protocols(["h2"])
     if startup is not None:
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
@@ -124,6 +131,45 @@ def shake_hands(address: Address, startup: Path | None, authority: Path) -> str:
 def test_a_site_is_let_in_over_tls_1_3(federation: Federation) -> None:
     startup = federation.kits / "bank_00" / "startup"
     assert shake_hands(federation.project.address, startup, startup / "rootCA.pem") == "TLSv1.3"
+
+
+def test_tls_1_2_is_refused(federation: Federation) -> None:
+    startup = federation.kits / "bank_00" / "startup"
+    with pytest.raises(ssl.SSLError):
+        shake_hands(federation.project.address, startup, startup / "rootCA.pem", ssl.TLSVersion.TLSv1_2)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(("who", "config"), [("bank_01", "fed_client.json"), ("coordinator", "fed_admin.json")])
+def test_sites_and_coordinator_speak_tls_1_3_alone(
+    federation: Federation, tmp_path: Path, version: ssl.TLSVersion, who: str, config: str
+) -> None:
+    """They meet a server with the right certificate that speaks one version of TLS."""
+    startup = federation.kits / "server" / "startup"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = context.maximum_version = version
+    context.load_cert_chain(startup / "server.crt", startup / "server.key")
+    context.set_alpn_protocols(["h2"])
+    kit = tmp_path / who
+    shutil.copytree(federation.kits / who, kit)
+    with socket.create_server(("localhost", 0)) as listener:
+        listener.settimeout(30)
+        file, port = kit / "startup" / config, listener.getsockname()[1]
+        file.write_text(file.read_text().replace(str(federation.project.address.port), str(port)))
+        log_in = f"from fedspray.deploy.session import *; AdminSession(Path({str(kit)!r})).__enter__()"
+        command = processes.command(kit) if who == "bank_01" else [sys.executable, "-c", log_in]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            with listener.accept()[0] as plain:
+                if version == ssl.TLSVersion.TLSv1_2:
+                    with pytest.raises(ssl.SSLError, match="NO_SHARED_CIPHER"):
+                        context.wrap_socket(plain, server_side=True)
+                else:
+                    with context.wrap_socket(plain, server_side=True) as stream:
+                        assert stream.version() == "TLSv1.3"
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_no_certificate(federation: Federation) -> None:
@@ -213,9 +259,17 @@ def test_nothing_but_our_class_runs(federation: Federation, tmp_path: Path, chan
 def loosen(kit: Path, classes: list[str]) -> None:
     """Allows the coordinator everything at a kit, and jobs some classes; code of their own is then allowed too."""
     resources = json.loads((kit / "local" / "resources.json").read_text())
+    del resources["app_validator"]
     (kit / "local" / "resources.json").write_text(json.dumps({**resources, "class_allow_list": classes}))
     policy = {"format_version": "1.0", "permissions": {"project_admin": "any"}}
     (kit / "local" / "authorization.json").write_text(json.dumps(policy))
+
+
+def test_a_job_that_a_site_signed(federation: Federation, tmp_path: Path) -> None:
+    """bank_01's own good certificate, our own class, the right agreement."""
+    fate = federation.fate(federation.job(tmp_path / "job"), signer=federation.kits / "bank_01")
+    assert fate.startswith("refused") or "COMPLETED" not in fate
+    assert "the job is signed by 'bank_01'" in (federation.kits / "server" / "log.txt").read_text()
 
 
 def test_sites_refuse_even_if_the_server_does_not(tmp_path: Path) -> None:
@@ -230,6 +284,10 @@ def test_sites_refuse_even_if_the_server_does_not(tmp_path: Path) -> None:
             fate = federation.fate(job)
             assert fate.startswith("refused") or "COMPLETED" not in fate
             assert not (tmp_path / "marker").exists()
+        fate = federation.fate(federation.job(tmp_path / "signed"), signer=federation.kits / "bank_01")
+        assert fate.startswith("refused") or "COMPLETED" not in fate
+        assert "the job is signed by 'bank_01'" in (federation.kits / "bank_00" / "log.txt").read_text()
+        assert not (federation.kits / "bank_00" / "ledger.jsonl").exists(), "no job was started"
         with AdminSession(federation.kits / "coordinator") as session:
             assert session._session is not None
             for command in ("ls bank_00", "cat bank_00 local/site.json", "shutdown client bank_00"):
@@ -278,13 +336,15 @@ def test_only_the_coordinator_submits(federation: Federation, tmp_path: Path, ro
 
 def add_user(federation: Federation, user: str, role: str) -> Path:
     """A kit for another user, signed by the federation's own authority."""
-    address = federation.project.address
-    project = FlareProject(PROJECT, "", props={"api_version": 3, "name": PROJECT})
-    project.set_server(address.host, "coordinator", {"fed_learn_port": address.port, "admin_port": address.port})
-    project.add_admin(user, "coordinator", {"role": role})
-    builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"), CertBuilder()]
-    context = Provisioner(str(federation.project.folder / "ca"), builders).provision(project)
-    return Path(context["current_prod_dir"]) / user
+    kit, key = federation.kits / user, certificates.new_key()
+    shutil.copytree(federation.kits / "coordinator", kit)
+    (kit / "startup" / "client.key").unlink()
+    certificates.write_key(kit / "startup" / "client.key", key)
+    issued = Authority.load(federation.project.folder / "ca").issue(Identity(user, "another", role), key.public_key())
+    (kit / "startup" / "client.crt").write_bytes(issued)
+    config = kit / "startup" / "fed_admin.json"
+    config.write_text(config.read_text().replace(ADMIN, user))
+    return kit
 
 
 # ---- what an eavesdropper sees ------------------------------------------------------------------

@@ -30,7 +30,17 @@ INIT_EPILOG = """
 fedspray deploy init fraud --site north --site south --host fl.example.org --features 32 --classes 2 --rounds 100
 """
 
-app = typer.Typer(help="Federations between organisations: the coordinator's commands.", no_args_is_help=True)
+
+def keep_private(context: typer.Context) -> None:
+    """What these commands write is for its owner alone."""
+    from fedspray.deploy.privacy import private_files
+
+    context.with_resource(private_files())
+
+
+app = typer.Typer(
+    help="Federations between organisations: the coordinator's commands.", no_args_is_help=True, callback=keep_private
+)
 
 Grace = Annotated[
     float,
@@ -147,19 +157,22 @@ def init(
     grace: Grace = 60.0,
     csr: Annotated[
         Path | None,
-        typer.Option(
-            "--csr", help="A folder of certificate requests, SITE.csr: these sites keep their keys.", metavar="DIR"
-        ),
+        typer.Option("--csr", help="A folder with the sites' certificate requests, SITE.csr.", metavar="DIR"),
     ] = None,
+    make_keys: Annotated[
+        bool,
+        typer.Option("--make-keys", help="Make the private keys of sites without a request here: for trying out."),
+    ] = False,
     valid_days: Annotated[
         int, typer.Option("--valid-days", help="Days that the certificates are valid.", metavar="N", min=1)
     ] = 360,
 ) -> None:
-    """Make a federation: the agreement, certificates, hardened start-up kits, and a zip file for every site."""
+    """Make a federation: the agreement, a certificate authority, and hardened start-up kits."""
     need_nvflare()
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.coordinator import init_project, schema
     from fedspray.deploy.kits import Address
+    from fedspray.deploy.project import Project
 
     output = Output()
     given = sites or _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
@@ -174,11 +187,40 @@ def init(
     agreement = Agreement.between(name or folder.name, names, task, experiment)
     with output.busy("making keys and kits …"):
         parcels = init_project(
-            folder, agreement, address, grace=grace, organisations=organisations, requests=csr, valid_days=valid_days
+            folder,
+            agreement,
+            address,
+            grace=grace,
+            organisations=organisations,
+            requests=csr,
+            make_keys=make_keys,
+            valid_days=valid_days,
         )
-    for parcel, own_key in parcels.items():
-        output.note(f"{parcel}: " + ("has no private key" if own_key else "holds a private key, so send it safely"))
-    output.note(f"next: fedspray deploy start {folder}, then fedspray deploy run {folder}")
+    for parcel, request in parcels.items():
+        if request is None:
+            output.note(f"{parcel} holds a private key: send it safely, then delete it here")
+        else:
+            _tell_signed(output, request, parcel)
+    waiting = Project.open(folder).without_certificate()
+    if waiting:
+        output.note(f"{', '.join(waiting)}: for each certificate request, fedspray deploy sign {folder} SITE.csr")
+    output.note(f"then: fedspray deploy start {folder}, and fedspray deploy run {folder}")
+
+
+@app.command("sign")
+def sign(
+    folder: ProjectFolder,
+    request: Annotated[
+        Path, typer.Argument(help="What a site sent: fedspray site request made it.", metavar="SITE.csr")
+    ],
+    again: Annotated[bool, typer.Option("--again", help="Also if the site has a certificate already.")] = False,
+) -> None:
+    """Sign a site's certificate request and pack its kit, which holds no secret, into a zip file."""
+    need_nvflare()
+    from fedspray.deploy import coordinator
+    from fedspray.deploy.project import Project
+
+    _tell_signed(Output(), request, coordinator.sign(Project.open(folder), request, again=again))
 
 
 @app.command("amend")
@@ -208,7 +250,7 @@ def amend(
 
     project, output = Project.open(folder), Output()
     old = project.agreement()
-    new = Agreement(old.roster, amended(old.settings, flags))
+    new = Agreement(old.roster, amended(old.settings, flags), coordinator=project.coordinator_key())
     changes = old.changes(new)
     if not changes:
         output.note("nothing changes: the agreement is as it was")
@@ -305,6 +347,8 @@ def status(folder: ProjectFolder, as_json: options.AsJson = False) -> None:
         output.show(f"[bold]server[/bold] {found['address']}: {'stopped' if server is None else f'process {server}'}")
         for site, jobs in found["sites"].items():
             state = "not connected" if jobs is None else "in a job" if jobs else "connected"
+            if site in found["without_certificate"]:
+                state = "its certificate request is not signed yet"
             output.show(f"[bold]site[/bold] {site}: {state}")
         for name, row in found["runs"].items():
             output.show(
@@ -350,6 +394,13 @@ def _experiment(given: Mapping[str, Any]) -> RunSettings:
     from fedspray.runs.experiment import Experiment
 
     return Experiment.from_values(options.experiment_values(given), "command line").run_settings()
+
+
+def _tell_signed(output: Output, request: Path, parcel: Path) -> None:
+    from fedspray.deploy.certificates import key_fingerprint, read_request, to_read_aloud
+
+    name, key = read_request(request)
+    output.note(f"{parcel} holds no secret; the key of {name} is {to_read_aloud(key_fingerprint(key))}")
 
 
 def _waits(row: dict[str, Any]) -> str:

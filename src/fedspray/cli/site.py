@@ -9,26 +9,43 @@ from typing import Annotated, Any
 import typer
 
 from fedspray.cli import options
-from fedspray.cli.deploy import Foreground, need_nvflare
+from fedspray.cli.deploy import Foreground, keep_private, need_nvflare
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-app = typer.Typer(help="Federations between organisations: a site's commands.", no_args_is_help=True)
+app = typer.Typer(
+    help="Federations between organisations: a site's commands.", no_args_is_help=True, callback=keep_private
+)
 
 Kit = Annotated[Path, typer.Argument(help="The unpacked start-up kit.", metavar="KIT")]
+NewKit = Annotated[Path, typer.Argument(help="The folder that is or becomes the start-up kit.", metavar="KIT")]
 
 
 @app.command("request")
 def request(
-    folder: Annotated[Path, typer.Argument(help="Where the private key stays.", metavar="DIR")],
+    kit: NewKit,
     name: Annotated[str, typer.Option("--name", help="This site's name in the federation.", metavar="NAME")],
 ) -> None:
-    """Make a private key, which never leaves, and a certificate request to send to the coordinator."""
+    """Make a private key, which never leaves this folder, and a certificate request to send to the coordinator."""
     need_nvflare()
-    from fedspray.deploy.certificates import KEY, make_request
+    from fedspray.deploy.certificates import key_fingerprint, make_request, read_request, to_read_aloud
 
-    made = make_request(folder, name)
-    Output().note(f"send {made} to the coordinator; keep {folder / KEY} and put it into the kit's startup folder")
+    made, output = make_request(kit, name), Output()
+    output.note(f"your key is {to_read_aloud(key_fingerprint(read_request(made)[1]))}")
+    output.note(f"send {made} to the coordinator; when {name}.zip comes back: fedspray site unpack {kit} {name}.zip")
+
+
+@app.command("unpack")
+def unpack(
+    kit: NewKit,
+    parcel: Annotated[Path, typer.Argument(help="The coordinator's zip file.", metavar="SITE.zip")],
+) -> None:
+    """Unpack the coordinator's zip file around the private key that was made here."""
+    need_nvflare()
+    from fedspray.deploy import parcels
+
+    site = parcels.unpack(parcel, kit)
+    Output().note(f"{kit} is the kit of {site.name}; next: fedspray site check {kit} --data PATH")
 
 
 @app.command("check")
@@ -70,12 +87,14 @@ def start(kit: Kit, foreground: Foreground = False) -> None:
     need_nvflare()
     from fedspray.deploy import processes
     from fedspray.deploy.certificates import describe
+    from fedspray.deploy.kits import check_policies
     from fedspray.deploy.site import Site
 
     site = Site.open(kit)
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
     describe(kit)  # refuses certificates that are of no use
+    check_policies(kit)
     if foreground:
         processes.replace_this_process(kit, site.threads)
     pid = processes.start_and_watch(kit, site.threads)

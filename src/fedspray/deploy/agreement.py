@@ -46,6 +46,8 @@ class Agreement:
     settings: RunSettings
     version: str = field(default_factory=lambda: version("fedspray"))
     """Of fedspray, the same on every machine: other versions may compute other bits."""
+    coordinator: str | None = None
+    """sha256 of the coordinator's public key: jobs that are not signed with it are refused."""
 
     def __post_init__(self) -> None:
         if not self.roster.clients:
@@ -89,6 +91,7 @@ class Agreement:
         return {
             "format": FORMAT,
             "fedspray": self.version,
+            **({} if self.coordinator is None else {"coordinator": self.coordinator}),
             "federation": roster.name,
             "sites": list(roster.clients),
             "num_features": task.num_features,
@@ -116,7 +119,7 @@ class Agreement:
         try:
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})
-            return cls(roster, settings, content["fedspray"])
+            return cls(roster, settings, content["fedspray"], content.get("coordinator"))
         except TypeError as error:  # a setting that this version does not know
             raise InputError(f"{where} is not a complete agreement ({error})") from None
         except InputError as error:
@@ -181,6 +184,7 @@ _Kind = tuple[str, Callable[[Any], bool], bool]
 _TEXT: _Kind = ("a text", _is_text, False)
 _KINDS: dict[str, _Kind] = {
     "fedspray": _TEXT,
+    "coordinator": ("a text", _is_text, True),
     "federation": _TEXT,
     "sites": ("a list of names", _is_texts, False),
     "num_features": ("a whole number", lambda value: isinstance(value, int), False),

@@ -1,9 +1,9 @@
-"""Certificates: NVFlare's own, except that a site may keep its private key to itself."""
+"""Keys, certificates and requests: how they are made, read and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+import hashlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,79 +12,69 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
-from nvflare.lighter.ctx import ProvisionContext
-from nvflare.lighter.entity import Participant
-from nvflare.lighter.impl.cert import CertBuilder
-from nvflare.lighter.utils import serialize_cert
 
-from fedspray.deploy.agreement import check_name
-from fedspray.errors import InputError
+from fedspray.deploy.privacy import private_files
+from fedspray.errors import InputError, MissingDataError
 
-KEY, REQUEST, AUTHORITY = "client.key", "client.csr", "rootCA.pem"
+KEY, CERTIFICATE, AUTHORITY = "client.key", "client.crt", "rootCA.pem"
+KEY_BITS = 3072
+"""Keys are RSA because NVFlare signs jobs and log-ins with RSA's padding, which other keys do not have."""
 MOMENT = "%Y-%m-%d %H:%M UTC"
 
 
-class KeepingCertBuilder(CertBuilder):  # type: ignore[misc]
-    """NVFlare's certificate builder, which also signs the requests of sites that made their own keys."""
-
-    def __init__(self, requests: Mapping[str, Path], valid_days: int) -> None:
-        super().__init__(root_valid_days=valid_days)
-        self._requests = {name: read_request(path, name) for name, path in requests.items()}
-
-    def _build_write_cert_pair(self, participant: Participant, base_name: str, ctx: ProvisionContext) -> None:
-        request = self._requests.get(participant.name)
-        if request is None:
-            super()._build_write_cert_pair(participant, base_name, ctx)
-            return
-        now = datetime.now(UTC)
-        certificate = self._generate_cert(
-            participant.subject,
-            participant.org,
-            self.issuer,
-            self.pri_key,
-            request.public_key(),
-            not_valid_before=now,
-            not_valid_after=min(self.root_cert.not_valid_after_utc, now + timedelta(days=self.root_valid_days)),
-        )
-        folder = Path(ctx.get_kit_dir(participant))
-        (folder / f"{base_name}.crt").write_bytes(serialize_cert(certificate))
-        (folder / AUTHORITY).write_bytes(self.serialized_cert)
+def new_key() -> rsa.RSAPrivateKey:
+    """A private key, as every member of a federation has one."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
 
 
-def make_request(folder: Path, name: str) -> Path:
-    """Makes a private key, which stays in ``folder``, and a certificate request to send to the coordinator."""
+def write_key(file: Path, key: rsa.RSAPrivateKey) -> None:
+    """Writes a private key into a new file that its owner alone can read."""
+    content = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    file.touch(mode=0o600, exist_ok=False)
+    file.write_bytes(content)
+
+
+@private_files()
+def make_request(kit: Path, name: str) -> Path:
+    """Makes a private key, which stays in ``kit``, and a certificate request to send to the coordinator."""
+    from fedspray.deploy.agreement import check_name
+
     check_name("site", name)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in (KEY, REQUEST):
-        if (folder / file).exists():
-            raise InputError(f"{folder / file} exists already: choose another folder")
-    key = rsa.generate_private_key(public_exponent=65537, key_size=3072)
+    key_file, file = kit / "startup" / KEY, kit / f"{name}.csr"
+    for taken in (key_file, file):
+        if taken.exists():
+            raise InputError(f"{taken} exists already: choose another folder")
+    (kit / "startup").mkdir(parents=True, exist_ok=True)
+    key = new_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    (folder / KEY).touch(mode=0o600)
-    (folder / KEY).write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-        )
-    )
-    (folder / REQUEST).write_bytes(request.public_bytes(serialization.Encoding.PEM))
-    return folder / REQUEST
+    write_key(key_file, key)
+    file.write_bytes(request.public_bytes(serialization.Encoding.PEM))
+    return file
 
 
-def read_request(path: Path, name: str) -> x509.CertificateSigningRequest:
-    """A site's request, after checking that its maker has the key and asks for the site's own name."""
+def read_request(file: Path) -> tuple[str, rsa.RSAPublicKey]:
+    """The name that a site asks a certificate for, and its key, after checking that its maker has the private one."""
     try:
-        request = x509.load_pem_x509_csr(path.read_bytes())
+        request = x509.load_pem_x509_csr(file.read_bytes())
+    except FileNotFoundError:
+        raise MissingDataError(f"{file} is missing, but a certificate request is needed") from None
     except ValueError as error:
-        raise InputError(f"{path} is not a certificate request ({error})") from None
-    asked = common_name(request.subject)
-    if asked is None:
-        raise InputError(f"{path} asks for a certificate without a name (CN), but must be for {name!r}")
-    if asked != name:
-        raise InputError(f"{path} asks for a certificate for {asked!r}, but must be for {name!r}")
+        raise InputError(f"{file} is not a certificate request ({error})") from None
+    name = common_name(request.subject)
+    if name is None:
+        raise InputError(f"{file} asks for a certificate without a name (CN), but it must be a site's")
     if not request.is_signature_valid:
-        raise InputError(f"{path} is not signed with its own key")
-    return request
+        raise InputError(f"{file} is not signed with its own key")
+    key = request.public_key()
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size < KEY_BITS:
+        raise InputError(
+            f"{file} is for another kind of key, but must be for RSA with {KEY_BITS} bits or more: "
+            "make it with fedspray site request"
+        )
+    return name, key
 
 
 def common_name(subject: x509.Name) -> str | None:
@@ -93,21 +83,26 @@ def common_name(subject: x509.Name) -> str | None:
     return str(names[0].value) if names else None
 
 
+def key_fingerprint(key: Any) -> str:
+    """sha256 of a public key."""
+    encoded = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def to_read_aloud(fingerprint: str) -> str:
+    """The first half of a fingerprint in groups of four: two people compare it on the telephone."""
+    return " ".join(fingerprint[i : i + 4] for i in range(0, 32, 4))
+
+
 def describe(kit: Path) -> dict[str, Any]:
     """Whose a site's certificate is and how long; key, certificate and authority must belong together."""
     startup = kit / "startup"
-    certificate, authority = _read(startup / "client.crt"), _read(startup / AUTHORITY)
-    if not (startup / KEY).is_file():
-        raise InputError(
-            f"{startup / KEY} is missing: put the private key there that the certificate request was made with"
-        )
-    (startup / KEY).chmod(0o600)  # unpacking may have made it readable for others
-    if _public_key(startup / KEY) != certificate.public_key():
-        raise InputError(f"{startup / KEY} is not the key of {startup / 'client.crt'}")
+    certificate, authority = read_certificate(startup / CERTIFICATE), read_certificate(startup / AUTHORITY)
+    check_key(startup / KEY, certificate)
     try:
         certificate.verify_directly_issued_by(authority)
     except Exception:
-        raise InputError(f"{startup / 'client.crt'} was not issued by {startup / AUTHORITY}") from None
+        raise InputError(f"{startup / CERTIFICATE} was not issued by {startup / AUTHORITY}") from None
     check_dates(kit)
     return {
         "name": common_name(certificate.subject),
@@ -116,12 +111,25 @@ def describe(kit: Path) -> dict[str, Any]:
     }
 
 
+def check_key(file: Path, certificate: x509.Certificate) -> None:
+    """The private key is there, belongs to the certificate, and is for its owner alone."""
+    if not file.is_file():
+        raise MissingDataError(
+            f"{file} is missing: unpack the zip file with fedspray site unpack into the folder "
+            "in which fedspray site request made the key"
+        )
+    if file.stat().st_mode & 0o077:
+        raise InputError(f"{file} can be read by others, but must be for its owner alone: chmod 600 {file}")
+    if read_key(file).public_key() != certificate.public_key():
+        raise InputError(f"{file} is not the key of the certificate for {common_name(certificate.subject)!r}")
+
+
 def check_dates(kit: Path) -> None:
     """Refuses a kit of a server, a site or the coordinator whose certificates are not valid now."""
     startup, now = kit / "startup", datetime.now(UTC)
     own = startup / "server.crt"
-    for file in (own if own.is_file() else startup / "client.crt", startup / AUTHORITY):
-        certificate = _read(file)
+    for file in (own if own.is_file() else startup / CERTIFICATE, startup / AUTHORITY):
+        certificate = read_certificate(file)
         if certificate.not_valid_after_utc < now:
             raise InputError(
                 f"{file} ended on {certificate.not_valid_after_utc:{MOMENT}}, so nobody accepts it any more: "
@@ -134,17 +142,22 @@ def check_dates(kit: Path) -> None:
             )
 
 
-def _read(file: Path) -> x509.Certificate:
+def read_certificate(file: Path) -> x509.Certificate:
+    """Reads a certificate in PEM format."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes())
     except ValueError as error:
         raise InputError(f"{file} is not a certificate that can be read ({error})") from None
 
 
-def _public_key(file: Path) -> Any:
+def read_key(file: Path) -> rsa.RSAPrivateKey:
+    """Reads a private key in PEM format."""
     try:
-        return serialization.load_pem_private_key(file.read_bytes(), password=None).public_key()
+        key = serialization.load_pem_private_key(file.read_bytes(), password=None)
     except TypeError:
         raise InputError(f"{file} has a passphrase, but must be a private key without one") from None
     except (ValueError, UnsupportedAlgorithm):
         raise InputError(f"{file} is not a private key in PEM format") from None
+    if not isinstance(key, rsa.RSAPrivateKey):
+        raise InputError(f"{file} is another kind of key, but must be RSA")
+    return key

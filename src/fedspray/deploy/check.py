@@ -15,7 +15,7 @@ from fedspray.data.federation import Client
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy import certificates
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.kits import EXECUTOR, Address
+from fedspray.deploy.kits import Address, check_policies
 from fedspray.deploy.site import Site
 from fedspray.engine.process import process_peak
 from fedspray.engine.worker import Request, Worker
@@ -64,14 +64,11 @@ def reachable(address: Address) -> bool:
 def _check_kit(site: Site) -> Address:
     """The kit is complete and takes our class alone; returns the server's address."""
     startup = ("fed_client.json", "client.crt", "rootCA.pem")
-    local = ("authorization.json", "resources.json")
-    for name in (*(f"startup/{file}" for file in startup), *(f"local/{file}" for file in local)):
+    for name in (*(f"startup/{file}" for file in startup), "local/authorization.json"):
         if not (site.folder / name).is_file():
             raise MissingDataError(f"{site.folder / name} is missing: unpack the kit's zip file again")
-    policy, service = site.folder / "local" / "resources.json", site.folder / "startup" / "fed_client.json"
-    resources = store.read_json(policy)
-    if resources.get("class_allow_list") != [EXECUTOR] or resources.get("class_list_enforcement_mode") != "enforce":
-        raise InputError(f"{policy} allows other classes than {EXECUTOR}")
+    check_policies(site.folder)
+    service = site.folder / "startup" / "fed_client.json"
     content = store.read_json(service)
     try:
         host, _, port = content["servers"][0]["service"]["target"].rpartition(":")

@@ -15,10 +15,11 @@ from fedspray.data.graph import repeated
 from fedspray.deploy import processes
 from fedspray.deploy.agreement import MOST, Agreement, check_name
 from fedspray.deploy.board import read_exchanges, read_progress
-from fedspray.deploy.certificates import check_dates
+from fedspray.deploy.certificates import CERTIFICATE, KEY, check_dates, read_request
 from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.locks import holder
 from fedspray.deploy.parcels import pack
+from fedspray.deploy.privacy import private_files
 from fedspray.deploy.project import Project
 from fedspray.deploy.protocol import DISABLED
 from fedspray.deploy.session import AdminSession, Unreachable
@@ -75,6 +76,7 @@ def _listed(flag: str, given: str) -> list[str]:
         raise InputError(f"{flag} is {given!r}, which is not a text file, but must have a name on each line") from None
 
 
+@private_files()
 def init_project(
     folder: Path,
     agreement: Agreement,
@@ -83,28 +85,61 @@ def init_project(
     grace: float,
     organisations: Mapping[str, str],
     requests: Path | None,
+    make_keys: bool,
     valid_days: int,
-) -> dict[Path, bool]:
-    """Makes a project; returns each site's zip file and whether its site has a key of its own."""
-    project = Project(folder, address, grace)
-    own_keys = _requests(requests, agreement)
+) -> dict[Path, Path | None]:
+    """Makes a project; returns the zip files that can be sent now, and for each the request that was signed.
+
+    A site gets its zip file when its certificate request is signed: now, if it is in the folder ``requests``, or
+    later with `sign`. With ``make_keys``, the keys of the other sites are made here; each is in its zip file alone.
+    """
+    project = Project(folder, address, grace, organisations)
+    signed = _requests(requests, agreement)
+    made = [name for name in agreement.roster.clients if make_keys and name not in signed]
     for organisation in organisations.values():
         check_name("organisation", organisation)
     if address.host in agreement.roster.clients:
         raise InputError(f"a site cannot be called {address.host!r}: it is the server's host name")
     store.new_folder(folder)
     try:
-        make_kits(folder, agreement, address, organisations=organisations, requests=own_keys, valid_days=valid_days)
+        agreement = make_kits(
+            folder, agreement, address, keys_for=made, organisations=organisations, valid_days=valid_days
+        )
         (folder / "runs").mkdir()
         agreement.save(folder)
         project.save()
-        return {
-            pack(project.site(name), folder / "zips" / f"{name}.zip", agreement, address): name in own_keys
-            for name in agreement.roster.clients
-        }
+        parcels: dict[Path, Path | None] = {sign(project, file): file for file in signed.values()}
+        for name in made:
+            parcels[pack(project, name, agreement)] = None
+            (project.site(name) / "startup" / KEY).unlink()
+        return parcels
     except BaseException:
         shutil.rmtree(folder)  # nothing half-made is left behind
         raise
+
+
+@private_files()
+def sign(project: Project, request: Path, *, again: bool = False) -> Path:
+    """Signs a site's certificate request and returns the zip file to send to it, which holds no secret."""
+    from nvflare.lighter.utils import Identity
+
+    from fedspray.deploy.authority import Authority
+
+    agreement = project.agreement()
+    name, key = read_request(request)
+    if name not in agreement.roster.clients:
+        raise InputError(f"{request} is for {name!r}, but the sites are {', '.join(agreement.roster.clients)}")
+    kit = project.site(name)
+    certificate = kit / "startup" / CERTIFICATE
+    if certificate.exists() and not again:
+        raise InputError(
+            f"{name} has a certificate already: give --again to make another one "
+            "(the first stays good until it ends, so ask why it is not enough)"
+        )
+    organisation = project.organisations.get(name, name).replace("-", "_")
+    certificate.write_bytes(Authority.load(project.folder / "ca").issue(Identity(name, organisation), key))
+    agreement.save(kit / "local")  # it may have been amended since
+    return pack(project, name, agreement)
 
 
 def amended(old: RunSettings, given: Mapping[str, Any]) -> RunSettings:
@@ -201,6 +236,7 @@ def project_status(project: Project) -> dict[str, Any]:
         "server": server,
         "agreement": agreement.fingerprint(),
         "sites": {name: sorted(answering[name]) if name in answering else None for name in agreement.roster.clients},
+        "without_certificate": project.without_certificate(),
         "runs": {name: _run_status(project, name) for name in names},
     }
 
@@ -244,7 +280,10 @@ def _requests(folder: Path | None, agreement: Agreement) -> dict[str, Path]:
     files = {file.stem: file for file in sorted(folder.glob("*.csr"))}
     if not files:
         raise MissingDataError(f"--csr {folder} holds no file SITE.csr")
-    for name, file in files.items():
-        if name not in agreement.roster.clients:
+    for stem, file in files.items():
+        if stem not in agreement.roster.clients:
             raise InputError(f"{file} is for no site: the sites are {', '.join(agreement.roster.clients)}")
+        name, _ = read_request(file)
+        if name != stem:
+            raise InputError(f"{file} asks for a certificate for {name!r}, but must be for {stem!r}")
     return files

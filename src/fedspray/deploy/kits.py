@@ -11,19 +11,25 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.privacy import private_files
 from fedspray.deploy.server import Server
 from fedspray.deploy.site import Site
-from fedspray.errors import InputError
+from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
+
+if TYPE_CHECKING:
+    from fedspray.deploy.authority import Authority
 
 CONTROLLER = "fedspray.deploy.controller.RunController"
 EXECUTOR = "fedspray.deploy.executor.SiteExecutor"
+VALIDATOR = {"path": "fedspray.deploy.signer.CoordinatorsJobs", "args": {}}
 ADMIN = "coordinator@fedspray.org"
 PROJECT = "fedspray"
 
@@ -61,34 +67,47 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+@private_files()
 def make_kits(
     folder: Path,
     agreement: Agreement,
     address: Address,
     *,
+    keys_for: Collection[str],
     organisations: Mapping[str, str] | None = None,
-    requests: Mapping[str, Path] | None = None,
     valid_days: int = 360,
-) -> None:
-    """Makes ``folder``/kits with a kit for the server, every site and the coordinator.
+) -> Agreement:
+    """Makes ``folder``/ca and ``folder``/kits: the authority, and a kit for the server, each site and the coordinator.
 
     Args:
         folder: the project's.
         agreement: goes into every kit.
         address: of the server; its certificate is for this host.
+        keys_for: sites whose private keys and certificates are made here; the others' kits have none yet.
         organisations: whose each site is; by default the site's own name.
-        requests: certificate requests of sites that keep their private keys to themselves.
         valid_days: how long the certificates are valid.
+
+    Returns:
+        The agreement, which names the coordinator now.
     """
+    from fedspray.deploy.authority import Authority
+    from fedspray.deploy.certificates import CERTIFICATE, key_fingerprint, read_certificate
+
     kits = folder / "kits"
-    for secret in (folder / "ca", kits):  # before there is anything in it
-        secret.mkdir(mode=0o700)
-    made = _provision(folder, agreement, address, organisations or {}, requests or {}, valid_days)
-    shutil.move(made / address.host, kits / "server")
-    shutil.move(made / ADMIN, kits / "coordinator")
-    for name in agreement.roster.clients:
-        shutil.move(made / name, kits / name)
-    shutil.rmtree(made)
+    for secret in (folder / "ca", kits):
+        secret.mkdir()
+    authority = Authority.make(PROJECT, valid_days)
+    authority.save(folder / "ca")
+    with tempfile.TemporaryDirectory(dir=kits) as workshop:
+        made = _provision(Path(workshop), agreement, address, organisations or {}, authority, keys_for)
+        shutil.move(made / address.host, kits / "server")
+        shutil.move(made / ADMIN, kits / "coordinator")
+        for name in agreement.roster.clients:
+            shutil.move(made / name, kits / name)
+    certificate = read_certificate(kits / "coordinator" / "startup" / CERTIFICATE)
+    agreement = replace(agreement, coordinator=key_fingerprint(certificate.public_key()))
+    for unused in ("fl_admin.sh", "readme.txt", "system_info.ipynb"):
+        (kits / "coordinator" / "startup" / unused).unlink()
     _harden_server(kits / "server")
     place_server(kits / "server")
     agreement.save(kits / "server" / "local")
@@ -96,6 +115,7 @@ def make_kits(
         _harden_site(kits / name)
         agreement.save(kits / name / "local")
         Site(kits / name, name, None).save()
+    return agreement
 
 
 def place_server(kit: Path) -> None:
@@ -110,6 +130,18 @@ def place_server(kit: Path) -> None:
         raise InputError(f"{file} is not as fedspray deploy init wrote it: put it back") from None
     store.write_json(file, resources)
     Server(kit, kit.parent.parent / "runs").save()
+
+
+def check_policies(kit: Path) -> None:
+    """Refuses a site's kit that would take other jobs than the coordinator's, or run another class than ours."""
+    file = kit / "local" / "resources.json"
+    if not file.is_file():
+        raise MissingDataError(f"{file} is missing: unpack the kit's zip file again")
+    resources = store.read_json(file)
+    if resources.get("class_allow_list") != [EXECUTOR] or resources.get("class_list_enforcement_mode") != "enforce":
+        raise InputError(f"{file} allows other classes than {EXECUTOR}")
+    if resources.get("app_validator") != VALIDATOR:
+        raise InputError(f"{file} takes jobs without {VALIDATOR['path']}, which checks who signed them")
 
 
 def write_job(folder: Path, run: str, agreement: Agreement, grace: float, min_sites: int) -> Path:
@@ -148,8 +180,8 @@ def _provision(
     agreement: Agreement,
     address: Address,
     organisations: Mapping[str, str],
-    requests: Mapping[str, Path],
-    valid_days: int,
+    authority: Authority,
+    keys_for: Collection[str],
 ) -> Path:
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.entity import Project
@@ -157,7 +189,7 @@ def _provision(
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
-    from fedspray.deploy.certificates import KeepingCertBuilder
+    from fedspray.deploy.authority import CertificateBuilder
 
     said = io.StringIO()
     try:
@@ -170,10 +202,10 @@ def _provision(
             WorkspaceBuilder(),
             # NVFlare's plain TCP is faster, but there one client that stalls in its handshake blocks all others.
             StaticFileBuilder(config_folder="config", scheme="grpc"),
-            KeepingCertBuilder(requests, valid_days),
+            CertificateBuilder(authority, keys_for),
         ]
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            context = Provisioner(str(folder / "ca"), builders).provision(project)
+            context = Provisioner(str(folder), builders).provision(project)
     except ValueError as error:
         raise InputError(f"the kits cannot be made: {error}") from None
     made = context.get(CtxKey.CURRENT_PROD_DIR)
@@ -218,6 +250,7 @@ def _resources(kit: Path, own_class: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text())
     content["class_list_enforcement_mode"] = "enforce"
     content["class_allow_list"] = [own_class]
+    content["app_validator"] = VALIDATOR
     return content
 
 

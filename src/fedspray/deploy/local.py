@@ -50,7 +50,7 @@ class LocalFederation:
         store.new_folder(folder)
         self.project.save()
         federation.save(folder / "data")
-        make_kits(folder, agreement, self.project.address)
+        agreement = make_kits(folder, agreement, self.project.address, keys_for=agreement.roster.clients)
         for name in agreement.roster.clients:
             data = (folder / "data" / "clients" / name).absolute()
             replace(Site.open(self.project.site(name)), data=data, threads=threads).save()

@@ -6,6 +6,7 @@ may outlive it for a moment.
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from fedspray.deploy import unixdriver
 from fedspray.deploy.guard import install
 from fedspray.deploy.locks import Lock, holder
+from fedspray.deploy.privacy import OWNER_ALONE
 
 PID_FILE = "fedspray.pid"
 PATIENCE = 2.0
@@ -23,6 +25,7 @@ JOBS = ("nvflare.private.fed.app.client.worker_process", SERVER_JOB)
 
 def main(kit: Path, module: str, arguments: list[str]) -> None:
     """Runs one of NVFlare's modules, guarded; a main module only in a kit that nobody else runs."""
+    os.umask(OWNER_ALONE)
     lock = Lock(kit / PID_FILE)
     if module not in JOBS:
         try:

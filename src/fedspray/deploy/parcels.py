@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.kits import Address
+from fedspray.deploy.certificates import CERTIFICATE, KEY, check_key, read_certificate
+from fedspray.deploy.privacy import private_files
+from fedspray.deploy.project import Project
+from fedspray.deploy.site import Site
+from fedspray.errors import InputError, MissingDataError
 
+MOST_BYTES = 10_000_000
+"""A kit has less than 100,000."""
 PAGE = """# {federation}: {site}
 
 This folder makes your organisation a site of the federation "{federation}". Your data stay with you.
@@ -15,7 +23,9 @@ You need Linux, Python 3.11 or newer, and one outgoing TCP connection to {addres
 
 1. Install fedspray {version} from the wheel and the `constraints.txt` that the coordinator sends:
    `pip install -c constraints.txt 'fedspray-{version}-py3-none-any.whl[deploy]'`
-{key}2. Check, with the folder (or npz file) of your data: `fedspray site check . --data /path/to/data`
+   and unpack this file with `fedspray site unpack KIT {site}.zip`, where KIT is the folder in which you made your
+   private key with `fedspray site request` (a new one if the coordinator made it). Then, in KIT:
+2. Check, with the folder (or npz file) of your data: `fedspray site check . --data /path/to/data`
 3. Start: `fedspray site start .` (for a service that survives reboots, see docs/deployment.md: systemd)
 4. Look: `fedspray site status .`, and what left your building so far: `fedspray site ledger .`
 5. Stop: `fedspray site stop .`
@@ -31,32 +41,66 @@ Yours alone: `local/site.json` (where your data are), `state/` (the last two rou
 model, for `fedspray predict`), `ledger.jsonl`. Keep `startup/client.key` secret.
 """
 
-KEY_STEP = (
-    "   Then put the private key that you made with `fedspray site request` into `startup/client.key` (mode 600).\n"
-)
 
-
-def pack(kit: Path, target: Path, agreement: Agreement, address: Address) -> Path:
-    """Writes a site's kit and its page into ``target``, readable by its owner alone."""
-    settings, roster = agreement.settings, agreement.roster
+def pack(project: Project, site: str, agreement: Agreement) -> Path:
+    """Writes a site's kit and its page into a zip file."""
+    settings, roster, kit = agreement.settings, agreement.roster, project.site(site)
     page = PAGE.format(
         federation=roster.name,
-        site=kit.name,
+        site=site,
         version=agreement.version,
-        address=address,
-        key="" if (kit / "startup" / "client.key").exists() else KEY_STEP,
+        address=project.address,
         algorithm=settings.algorithm,
-        backbone=settings.of_client(kit.name).backbone,
+        backbone=settings.of_client(site).backbone,
         rounds=settings.build_for(roster)[1].rounds,
         features=roster.task.num_features,
         classes=roster.task.num_classes,
         sites=", ".join(roster.clients),
     )
     (kit / "README.md").write_text(page)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.touch(mode=0o600)
+    target = project.folder / "zips" / f"{site}.zip"
+    target.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(kit.rglob("*")):
             if file.is_file():
-                archive.write(file, f"{roster.name}-{kit.name}/{file.relative_to(kit)}")
+                archive.write(file, f"{roster.name}-{site}/{file.relative_to(kit)}")
     return target
+
+
+@private_files()
+def unpack(parcel: Path, kit: Path) -> Site:
+    """Unpacks a zip file that `pack` wrote into ``kit``, around the private key that `make_request` left there."""
+    if (kit / "local").exists():
+        raise InputError(f"{kit} holds a start-up kit already: choose another folder")
+    nearest = next(folder for folder in (kit, *kit.absolute().parents) if folder.exists())
+    with tempfile.TemporaryDirectory(dir=nearest) as place:
+        new = _extract(parcel, Path(place))
+        if (new / "startup" / KEY).is_file() and (kit / "startup" / KEY).exists():
+            raise InputError(f"{parcel} brings a private key, but {kit} has one already: choose another folder")
+        if not (new / "startup" / KEY).is_file():
+            check_key(kit / "startup" / KEY, read_certificate(new / "startup" / CERTIFICATE))
+        site = Site.open(new)
+        (kit / "startup").mkdir(parents=True, exist_ok=True)
+        for file in (new / "startup").iterdir():
+            file.rename(kit / "startup" / file.name)
+        (new / "README.md").rename(kit / "README.md")
+        (new / "local").rename(kit / "local")  # last: now it is a kit
+    return replace(site, folder=kit)
+
+
+def _extract(parcel: Path, place: Path) -> Path:
+    try:
+        with zipfile.ZipFile(parcel) as archive:
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > MOST_BYTES:
+                raise InputError(f"{parcel} unpacks to more than {MOST_BYTES:,} bytes: it is not a site's kit")
+            archive.extractall(place)
+    except FileNotFoundError:
+        raise MissingDataError(f"{parcel} is missing, but the coordinator's zip file is needed") from None
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{parcel} is not a zip file that can be read ({error})") from None
+    found = list(place.iterdir())
+    parts = ("local/site.json", f"startup/{CERTIFICATE}", "README.md")
+    if len(found) != 1 or not all((found[0] / part).is_file() for part in parts):
+        raise InputError(f"{parcel} is not a site's kit: it must hold one folder with {', '.join(parts)}")
+    return found[0]

@@ -2,20 +2,23 @@
 
 ::
 
-    PROJECT/project.json     host, port, grace time
+    PROJECT/project.json     host, port, grace time, organisations
     PROJECT/ca/              the federation's own certificate authority: keep it secret, keep it safe
-    PROJECT/kits/server/     the server's kit; so each site's, and coordinator/
-    PROJECT/zips/SITE.zip    what is sent to each site
+    PROJECT/kits/server/     the server's kit, and coordinator/: each with its private key
+    PROJECT/kits/SITE/       what a site's kit is made of: its certificate, once it is signed, but never its key
+    PROJECT/zips/SITE.zip    what is sent to a site
     PROJECT/runs/RUN/        run folders, as those of `fedspray run`
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.certificates import CERTIFICATE, key_fingerprint, read_certificate
 from fedspray.deploy.kits import Address
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
@@ -31,6 +34,8 @@ class Project:
     address: Address
     grace: float = 60.0
     """Seconds that a round waits for the others once enough sites answered."""
+    organisations: Mapping[str, str] = field(default_factory=dict)
+    """Whose the sites are, for their certificates; a site that is not here is its own."""
 
     def __post_init__(self) -> None:
         if not 0 < self.grace < math.inf:
@@ -44,13 +49,19 @@ class Project:
             raise MissingDataError(f"{card} is missing: {folder} is not a project that fedspray deploy init made")
         content = store.read_json(card)
         try:
-            return cls(folder, Address(content["host"], int(content["port"])), float(content["grace"]))
-        except (KeyError, TypeError, ValueError) as error:
+            address, organisations = Address(content["host"], int(content["port"])), content.get("organisations", {})
+            return cls(folder, address, float(content["grace"]), {str(k): str(v) for k, v in organisations.items()})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{card} is not as fedspray deploy init wrote it ({error})") from None
 
     def save(self) -> None:
         """Writes ``project.json``."""
-        content = {"host": self.address.host, "port": self.address.port, "grace": self.grace}
+        content = {
+            "host": self.address.host,
+            "port": self.address.port,
+            "grace": self.grace,
+            "organisations": dict(self.organisations),
+        }
         store.write_json(self.folder / CARD, content)
 
     @property
@@ -66,6 +77,15 @@ class Project:
     def site(self, name: str) -> Path:
         """A site's kit, as it was made here."""
         return self.folder / "kits" / name
+
+    def coordinator_key(self) -> str:
+        """Fingerprint of the key that jobs are signed with."""
+        return key_fingerprint(read_certificate(self.coordinator / "startup" / CERTIFICATE).public_key())
+
+    def without_certificate(self) -> list[str]:
+        """Sites whose certificate requests have not been signed yet."""
+        sites = self.agreement().roster.clients
+        return [name for name in sites if not (self.site(name) / "startup" / CERTIFICATE).exists()]
 
     def agreement(self) -> Agreement:
         """What is run."""
