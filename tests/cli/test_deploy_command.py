@@ -225,6 +225,35 @@ class TestWithTheExtra:
         assert "num_features: 5" in shown.out
         assert own.read_text() == today
 
+    def test_other_code_is_refused_until_it_is_agreed_on(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """As after an upgrade of which the version says nothing."""
+        from fedspray.deploy.site import Site
+
+        project = tmp_path / "fraud"
+        kit = init(project)
+        Site(kit, "north", tmp_path).save()
+        copies = [
+            project / "agreement.json",
+            project / "kits/server/local/agreement.json",
+            kit / "local/agreement.json",
+        ]
+        old = json.loads(copies[0].read_text())
+        old["code"]["deploy/door.py"] = "0123456789abcdef"
+        for copy in copies:
+            copy.write_text(json.dumps(old))
+        for command in (["deploy", "start"], ["deploy", "run"], ["site", "start"], ["site", "check"]):
+            said = complaint(capsys, *command, project if command[0] == "deploy" else kit)
+            assert "fedspray is not installed here as the agreement has it: deploy/door.py is changed." in said
+        capsys.readouterr()
+        assert run_command(["deploy", "amend", str(project)]) == 0
+        assert "code: deploy/door.py is changed" in capsys.readouterr().out
+        assert run_command(["site", "agree", str(kit), str(copies[0]), "--yes"]) == 0
+        assert "code: deploy/door.py is changed" in capsys.readouterr().out
+        assert json.loads(copies[2].read_text())["code"]["deploy/door.py"] != "0123456789abcdef"
+        assert "the server is not running" in complaint(capsys, "deploy", "run", project)
+
     def test_what_is_not_given_stays_agreed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
         begun = [

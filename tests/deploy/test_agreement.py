@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from fedspray.data.federation import Task
 from fedspray.deploy.agreement import FILE, Agreement, check_name
+from fedspray.deploy.package import digest, installed_files
 from fedspray.errors import InputError
 from fedspray.runs.settings import RunSettings
 
@@ -57,6 +60,36 @@ def test_changes_are_named() -> None:
     assert agree().changes(agree(algorithm="fedavg"))[-1] == "run.algorithm: 'fedspray' → 'fedavg'"
 
 
+def test_other_code_is_refused_and_named(tmp_path: Path) -> None:
+    made = agree()
+    assert made.code == installed_files()
+    others = dict(made.code)
+    others |= {"deploy/door.py": "0123456789abcdef", "deploy/more.py": "0123456789abcdef"}
+    del others["engine/worker.py"]
+    other = replace(made, code=others)
+    assert other.fingerprint() != made.fingerprint()
+    other.save(tmp_path)
+    with pytest.raises(
+        InputError, match=r": deploy/door\.py is changed, deploy/more\.py is missing, engine/worker\.py is new\. "
+    ):
+        Agreement.load(tmp_path).check_version()
+    short = {digest(each.code)[:12] for each in (made, other) if each.code is not None}
+    hashes, files = other.changes(made)
+    assert set(re.findall("[0-9a-f]{12}", hashes)) == short
+    assert files == "code: deploy/door.py is changed, deploy/more.py is missing, engine/worker.py is new"
+    assert sum(line.startswith("code") for line in made.lines()) == 1
+
+
+def test_an_agreement_without_code_is_read(tmp_path: Path) -> None:
+    content = agree().to_json()
+    del content["code"]
+    (tmp_path / FILE).write_text(json.dumps(content))
+    old = Agreement.load(tmp_path).check_version()
+    assert old.code is None
+    assert old.to_json() == content, "its fingerprint stays"
+    assert len(old.changes(agree())) == 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
@@ -92,6 +125,9 @@ def test_bad_agreements(wrong: dict[str, Any], complaint: str) -> None:
         ({"num_classes": -1}, "num_classes is -1, but must be a whole number"),
         ({"num_classes": 3}, "num_classes is 3, but there are 2 names"),
         ({"class_names": [0, 1]}, r"class_names is \[0, 1\], but must be a list of names or null"),
+        ({"code": ["a.py"]}, "but must be an object of texts"),
+        ({"code": {"a.py": 1}}, "but must be an object of texts"),
+        ({"coordinator": 1}, "coordinator is 1, but must be a text"),
         ({"run": {}}, r"not a complete agreement: run\.seeds is missing"),
         ({"run": {"seeds": [0], "values": 5}}, r"run\.values is 5, but must be an object"),
         ({"run": {"seeds": [0], "algorithm": 3}}, r"run\.algorithm is 3, but must be a text"),

@@ -278,6 +278,7 @@ def start(folder: ProjectFolder, foreground: Foreground = False) -> None:
 
     project = Project.open(folder)
     check_dates(project.server)
+    project.agreement().check_version()
     if processes.running(project.server) is None:
         processes.check_port(project.address.host, project.address.port)
     if foreground:
@@ -309,6 +310,7 @@ def run(
 
     output, project = Output(as_json), Project.open(folder)
     check_certificates(project)
+    project.agreement().check_version()
     if processes.running(project.server) is None:
         raise InputError(f"the server is not running: fedspray deploy start {folder}")
     if processes.was_moved(project.server):

@@ -95,6 +95,7 @@ def start(kit: Kit, foreground: Foreground = False) -> None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
     describe(kit)  # refuses certificates that are of no use
     check_policies(kit)
+    site.agreement()  # refuses other code
     if foreground:
         processes.replace_this_process(kit, site.threads)
     pid = processes.start_and_watch(kit, site.threads)
@@ -213,6 +214,7 @@ def _show(output: Output, found: dict[str, Any]) -> None:
         "server": f"{found['server']} ({'reachable' if found['reachable'] else 'does not answer now'})",
         "certificate": f"valid until {found['certificate']['valid_until']} ({found['certificate']['days_left']} days)",
         "agreement": f"{found['agreement'][:12]}: {what}",
+        "code": "not in the agreement" if found["code"] is None else f"{found['code'][:12]}, as agreed",
         "data": f"{found['data']}: {found['nodes']:,} nodes, {found['edges']:,} edges, labels {found['label_counts']}",
         "rehearsal": f"one local epoch took {found['epoch_seconds']:.2f} s",
         "memory": f"about {found['memory_megabytes']:,} MB",

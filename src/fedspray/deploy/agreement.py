@@ -21,6 +21,7 @@ import torch
 from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
 from fedspray.deploy.forms import Forms
+from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
 from fedspray.runs.settings import RunSettings
@@ -48,6 +49,8 @@ class Agreement:
     """Of fedspray, the same on every machine: other versions may compute other bits."""
     coordinator: str | None = None
     """sha256 of the coordinator's public key: jobs that are not signed with it are refused."""
+    code: Mapping[str, str] | None = field(default_factory=installed_files)
+    """The files of fedspray and their hashes, the same on every machine; None in agreements that carry none."""
 
     def __post_init__(self) -> None:
         if not self.roster.clients:
@@ -101,6 +104,7 @@ class Agreement:
             "data": dict(roster.settings),
             "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
             "largest_message": self.largest_message,
+            **({} if self.code is None else {"code": dict(self.code)}),
         }
 
     @classmethod
@@ -119,33 +123,47 @@ class Agreement:
         try:
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})
-            return cls(roster, settings, content["fedspray"], content.get("coordinator"))
+            return cls(roster, settings, content["fedspray"], content.get("coordinator"), content.get("code"))
         except TypeError as error:  # a setting that this version does not know
             raise InputError(f"{where} is not a complete agreement ({error})") from None
         except InputError as error:
             raise InputError(f"{where} cannot be agreed on: {error}") from None
 
     def check_version(self) -> Agreement:
-        """This agreement, if it was made with this version of fedspray."""
+        """This agreement, if it was made with this version of fedspray, file by file."""
+        otherwise = "or agree again (fedspray deploy amend, fedspray site agree)"
         if self.version != version("fedspray"):
             raise Refused(
                 f"the agreement is for fedspray {self.version}, but this is {version('fedspray')}: "
-                "install the same version, or agree anew (fedspray deploy amend, fedspray site agree)"
+                f"install the same version, {otherwise}"
+            )
+        differing = [] if self.code is None else differences(self.code, installed_files())
+        if differing:
+            raise Refused(
+                f"fedspray is not installed here as the agreement has it: {shortened(differing)}. "
+                f"Install the same wheel everywhere, {otherwise}"
             )
         return self
 
     def lines(self) -> list[str]:
         """All of it, a line for each value."""
-        return [f"{name}: {value!r}" for name, value in sorted(_flat(self.to_json()).items())]
+        return [f"{name}: {value!r}" for name, value in sorted(self._shown().items())]
 
     def changes(self, new: Agreement) -> list[str]:
         """What another agreement changes, a line for each."""
-        old, other = _flat(self.to_json()), _flat(new.to_json())
-        return [
+        old, other = self._shown(), new._shown()
+        lines = [
             f"{name}: {old.get(name)!r} → {other.get(name)!r}"
             for name in sorted(old | other)
             if old.get(name) != other.get(name)
         ]
+        files = differences(self.code, new.code) if self.code is not None and new.code is not None else []
+        return [*lines, f"code: {shortened(files)}"] if files else lines
+
+    def _shown(self) -> dict[str, Any]:
+        """Every value by its name, and one hash for all files of the code."""
+        code = {} if self.code is None else {"code": digest(self.code)[:12]}
+        return _flat({**self.to_json(), **code})
 
     def save(self, folder: Path) -> None:
         """Writes the agreement into ``folder``."""
@@ -193,6 +211,7 @@ _KINDS: dict[str, _Kind] = {
     "feature_names": ("a list of names or null", lambda value: value is None or _is_texts(value), True),
     "data": ("an object", _is_object, False),
     "run": ("an object", _is_object, False),
+    "code": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
 }
 _RUN_KINDS: dict[str, _Kind] = {
     "seeds": ("a list of whole numbers", lambda value: isinstance(value, list), False),

@@ -16,6 +16,7 @@ from fedspray.data.statistics import node_homophily
 from fedspray.deploy import certificates
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.kits import Address, check_policies
+from fedspray.deploy.package import digest
 from fedspray.deploy.site import Site
 from fedspray.engine.process import process_peak
 from fedspray.engine.worker import Request, Worker
@@ -42,6 +43,7 @@ def check_site(site: Site) -> dict[str, Any]:
         "reachable": reachable(address),
         "certificate": card,
         "agreement": agreement.fingerprint(),
+        "code": None if agreement.code is None else digest(agreement.code),
         "algorithm": agreement.settings.algorithm,
         "backbone": agreement.settings.of_client(site.name).backbone,
         "data": str(site.data),
