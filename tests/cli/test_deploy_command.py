@@ -151,7 +151,7 @@ class TestWithTheExtra:
         assert run_command(["deploy", "status", str(project), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["without_certificate"] == ["north"]
         assert run_command(["site", "unpack", str(kit), str(project / "zips" / "south.zip")]) == 0
-        assert run_command(["site", "status", str(kit), "--json"]) == 0
+        assert run_command(["site", "status", str(kit), "--json"]) == 3
         assert json.loads(capsys.readouterr().out)["certificate"]["name"] == "south"
         for path in (project, kit, *project.rglob("*"), *kit.rglob("*")):
             assert path.stat().st_mode & 0o077 == 0, path
@@ -173,7 +173,7 @@ class TestWithTheExtra:
         line = {"time": "now", "run": "first", "seed": 0, "round": 2, "bytes": 10, "fields": {"error": 10}}
         (kit / "ledger.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'seed': None, 'round': None})}\n")
         capsys.readouterr()
-        assert run_command(["site", "status", str(kit), "--json"]) == 0
+        assert run_command(["site", "status", str(kit), "--json"]) == 3
         assert json.loads(capsys.readouterr().out)["runs"] == {"first": {"seed": 0, "round": 2, "time": "now"}}
         assert run_command(["site", "ledger", str(kit), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["runs"]["first"]["answers"] == 2

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from fedspray.deploy import processes
-from fedspray.deploy.occupant import PID_FILE
+from fedspray.deploy.locks import PID_FILE
 from fedspray.errors import InputError
 
 LISTENS = "import socket, time; s = socket.socket(); s.bind(('localhost', 0)); s.listen(); time.sleep(60)"

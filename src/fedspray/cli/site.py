@@ -17,6 +17,8 @@ app = typer.Typer(
     help="Federations between organisations: a site's commands.", no_args_is_help=True, callback=keep_private
 )
 
+NOT_RUNNING, NOT_CONNECTED = 3, 4
+"""Exit codes of `fedspray site status`."""
 Kit = Annotated[Path, typer.Argument(help="The unpacked start-up kit.", metavar="KIT")]
 NewKit = Annotated[Path, typer.Argument(help="The folder that is or becomes the start-up kit.", metavar="KIT")]
 
@@ -75,7 +77,8 @@ def check(
         site = replace(site, threads=threads)
     with output.busy("checking …"):
         found = check_site(site)
-    site.save()  # only what was found good is kept
+    if site != Site.open(kit):
+        site.save()  # only what was found good is kept
     if not as_json:
         _show(output, found)
     output.result(found)
@@ -95,6 +98,7 @@ def start(kit: Kit, foreground: Foreground = False) -> None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
     describe(kit)  # refuses certificates that are of no use
     check_policies(kit)
+    site.check_writable()
     site.agreement()  # refuses other code
     if foreground:
         processes.replace_this_process(kit, site.threads)
@@ -104,34 +108,27 @@ def start(kit: Kit, foreground: Foreground = False) -> None:
 
 @app.command("status")
 def status(kit: Kit, as_json: options.AsJson = False) -> None:
-    """Show whether this site runs, and how far its runs are."""
+    """Show whether this site runs and is connected, and how far its runs are; the exit code says it too."""
     need_nvflare()
-    from fedspray.deploy import processes
-    from fedspray.deploy.certificates import describe
-    from fedspray.deploy.door import read_ledger
-    from fedspray.deploy.site import Site
+    from rich.markup import escape
 
-    site, output = Site.open(kit), Output(as_json)
-    runs: dict[str, Any] = {}
-    for line in read_ledger(kit):
-        if line["round"] is not None:  # else the request could not be read
-            runs[line["run"]] = {"seed": line["seed"], "round": line["round"], "time": line["time"]}
-    found: dict[str, Any] = {
-        "site": site.name,
-        "pid": processes.running(kit),
-        "job_pids": processes.job_processes(kit),
-        "certificate": describe(kit),
-        "runs": runs,
-    }
+    from fedspray.deploy import presence
+    from fedspray.deploy.certificates import describe
+
+    output = Output(as_json)
+    found = {"site": presence.site_name(kit), **presence.look(kit), "certificate": describe(kit)}
+    found["runs"] = presence.last_answers(kit)
     if not as_json:
-        state = "stopped" if found["pid"] is None else f"process {found['pid']}"
         busy = "in a job" if found["job_pids"] else "idle"
-        output.show(
-            f"[bold]{site.name}[/bold]: {state}, {busy}; certificate until {found['certificate']['valid_until']}"
-        )
-        for name, last in runs.items():
-            output.show(f"  {name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}")
+        process = "" if found["pid"] is None else f" (process {found['pid']}, {busy})"
+        reason = "" if found["reason"] is None else f": {escape(found['reason'])}"
+        output.show(f"[bold]{found['site']}[/bold]: {found['state']}{process}{reason}")
+        output.show(f"  certificate until {found['certificate']['valid_until']}")
+        for name, last in found["runs"].items():
+            said = f"{name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}"
+            output.show(f"  {escape(said)}")
     output.result(found)
+    raise typer.Exit({"connected": 0, "stopped": NOT_RUNNING}.get(found["state"], NOT_CONNECTED))
 
 
 @app.command("ledger")
@@ -208,10 +205,12 @@ def stop(kit: Kit) -> None:
 
 
 def _show(output: Output, found: dict[str, Any]) -> None:
+    from rich.markup import escape
+
     what = f"{found['algorithm']} with {found['backbone']}, {found['rounds']} rounds"
     lines = {
         "site": found["site"],
-        "server": f"{found['server']} ({'reachable' if found['reachable'] else 'does not answer now'})",
+        "server": f"{found['server']} lets this site in" if found["reachable"] else escape(found["reason"]),
         "certificate": f"valid until {found['certificate']['valid_until']} ({found['certificate']['days_left']} days)",
         "agreement": f"{found['agreement'][:12]}: {what}",
         "code": "not in the agreement" if found["code"] is None else f"{found['code'][:12]}, as agreed",

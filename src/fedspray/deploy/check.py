@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import replace
 from typing import Any
@@ -15,14 +14,14 @@ from fedspray.data.federation import Client
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy import certificates
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.kits import Address, check_policies
+from fedspray.deploy.kits import check_policies
 from fedspray.deploy.package import digest
+from fedspray.deploy.presence import ask_server, server_of
 from fedspray.deploy.site import Site
 from fedspray.engine.process import process_peak
 from fedspray.engine.worker import Request, Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.nn import tree
-from fedspray.runs import store
 
 PARENT_MEGABYTES = 95
 """What the site's main process needs beside its job process, as measured."""
@@ -30,17 +29,20 @@ PARENT_MEGABYTES = 95
 
 def check_site(site: Site) -> dict[str, Any]:
     """Everything that can be checked without the server; raises an `InputError` at the first thing that is wrong."""
-    address = _check_kit(site)
+    _check_kit(site)
+    host, port = server_of(site.folder)
     card = certificates.describe(site.folder)
     if card["name"] != site.name:
         raise InputError(f"the certificate is for {card['name']!r}, but this kit is for {site.name!r}")
     agreement = site.agreement()
+    state, reason = ask_server(site.folder)
     client = site.client(agreement, agreement.settings.seeds[0])
     counts = np.bincount(client.graph.labels[client.graph.labelled], minlength=client.graph.num_classes)
     return {
         "site": site.name,
-        "server": str(address),
-        "reachable": reachable(address),
+        "server": f"{host}:{port}",
+        "reachable": state == "connected",
+        "reason": reason,
         "certificate": card,
         "agreement": agreement.fingerprint(),
         "code": None if agreement.code is None else digest(agreement.code),
@@ -54,29 +56,13 @@ def check_site(site: Site) -> dict[str, Any]:
     }
 
 
-def reachable(address: Address) -> bool:
-    """Whether something listens at the server's address."""
-    try:
-        with socket.create_connection((address.host, address.port), timeout=3.0):
-            return True
-    except OSError:
-        return False
-
-
-def _check_kit(site: Site) -> Address:
-    """The kit is complete and takes our class alone; returns the server's address."""
-    startup = ("fed_client.json", "client.crt", "rootCA.pem")
-    for name in (*(f"startup/{file}" for file in startup), "local/authorization.json"):
+def _check_kit(site: Site) -> None:
+    """The kit is complete, takes the coordinator's jobs and our class alone, and can be written where it must."""
+    for name in ("startup/fed_client.json", "startup/client.crt", "startup/rootCA.pem", "local/authorization.json"):
         if not (site.folder / name).is_file():
             raise MissingDataError(f"{site.folder / name} is missing: unpack the kit's zip file again")
     check_policies(site.folder)
-    service = site.folder / "startup" / "fed_client.json"
-    content = store.read_json(service)
-    try:
-        host, _, port = content["servers"][0]["service"]["target"].rpartition(":")
-        return Address(host, int(port))
-    except (LookupError, TypeError, AttributeError, ValueError):
-        raise InputError(f"{service} does not say where the server is: unpack the kit's zip file again") from None
+    site.check_writable()
 
 
 def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any]:

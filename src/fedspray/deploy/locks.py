@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fedspray.errors import disk_full_at
 
+PID_FILE = "fedspray.pid"
+"""The lock of a kit, in its folder: held by the kit's process."""
 PATIENCE = 3.0
 """Seconds for the process of before to end by itself."""
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from fedspray.deploy import unixdriver
 from fedspray.deploy.guard import install
-from fedspray.deploy.locks import Lock, holder
+from fedspray.deploy.locks import PID_FILE, Lock, holder
+from fedspray.deploy.presence import watch
 from fedspray.deploy.privacy import OWNER_ALONE
 
-PID_FILE = "fedspray.pid"
 PATIENCE = 2.0
 """Seconds: whoever looks whether the lock is held holds it for a moment."""
 SERVER_JOB = "nvflare.private.fed.app.server.runner_process"
@@ -40,6 +40,8 @@ def main(kit: Path, module: str, arguments: list[str]) -> None:
             from fedspray.deploy.answers import guard_answers
 
             guard_answers()
+        if module not in JOBS and (kit / "startup" / "fed_client.json").is_file():
+            watch(kit)
         sys.argv = [module, *arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:

@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 
 from fedspray.deploy.kits import place_server
-from fedspray.deploy.locks import holder
-from fedspray.deploy.occupant import PID_FILE
+from fedspray.deploy.locks import PID_FILE, holder
 from fedspray.deploy.site import Site
 from fedspray.errors import InputError
 

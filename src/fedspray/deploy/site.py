@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
 
 CARD = "site.json"
+WRITTEN = ("state", "models", "transfer", "ledger.jsonl", "console.log", "status.json")
+"""What a running site writes inside its folder, beside NVFlare's logs."""
 
 
 class SchemaError(InputError):
@@ -65,6 +68,14 @@ class Site:
         """Writes ``local/site.json``."""
         content = {"name": self.name, "data": None if self.data is None else str(self.data), "threads": self.threads}
         store.write_json(self.folder / "local" / CARD, content)
+
+    def check_writable(self) -> None:
+        """What a running site writes to; ``startup`` and ``local`` may be read-only."""
+        for path in (self.folder, *(self.folder / name for name in WRITTEN)):
+            if path.exists() and not os.access(path, os.W_OK):
+                raise InputError(
+                    f"{path} cannot be written to, but {self.name} has to: only startup and local need not"
+                )
 
     def agreement(self) -> Agreement:
         """This site's copy of the agreement."""
