@@ -144,13 +144,17 @@ class TestWithTheExtra:
         assert list((project / "kits").rglob("client.crt")) == [project / "kits/coordinator/startup/client.crt"]
         capsys.readouterr()
         assert run_command(["deploy", "sign", str(project), str(kit / "south.csr")]) == 0
+        seen = capsys.readouterr().err
         assert len(aloud) == 1
-        assert aloud[0] in " ".join(capsys.readouterr().err.split()), "both sides see the same key"
+        assert aloud[0] in seen, "both sides see the same key"
         assert "has a certificate already" in complaint(capsys, "deploy", "sign", project, kit / "south.csr")
         assert run_command(["deploy", "sign", str(project), str(kit / "south.csr"), "--again"]) == 0
+        seen = capsys.readouterr().err
         assert run_command(["deploy", "status", str(project), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["without_certificate"] == ["north"]
+        (of_zip,) = set(re.findall(r"zip file: ([0-9a-f ]{39})\n", seen))
         assert run_command(["site", "unpack", str(kit), str(project / "zips" / "south.zip")]) == 0
+        assert of_zip in capsys.readouterr().err, "both sides see the same zip file"
         assert run_command(["site", "status", str(kit), "--json"]) == 3
         assert json.loads(capsys.readouterr().out)["certificate"]["name"] == "south"
         for path in (project, kit, *project.rglob("*"), *kit.rglob("*")):

@@ -110,3 +110,11 @@ def test_memories_of_before_data_were_hashed_are_taken(tmp_path: Path) -> None:
         assert set(meta) == {"round", "data"}
         store.write_tensors(file, tensors, {"round": meta["round"]})
     assert play(agreement, kit, 2).trained
+
+
+def test_a_job_is_refused_where_the_code_is_not_the_agreed_one(tmp_path: Path) -> None:
+    agreement, kit = make(tmp_path)
+    other = replace(agreement, code={**(agreement.code or {}), "deploy/door.py": "0123456789abcdef"})
+    other.save(kit / "local")
+    with pytest.raises(Refused, match=r"deploy/door\.py is changed"):
+        play(other, kit, 1)

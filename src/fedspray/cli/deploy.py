@@ -399,10 +399,12 @@ def _experiment(given: Mapping[str, Any]) -> RunSettings:
 
 
 def _tell_signed(output: Output, request: Path, parcel: Path) -> None:
-    from fedspray.deploy.certificates import key_fingerprint, read_request, to_read_aloud
+    from fedspray.deploy.certificates import file_fingerprint, key_fingerprint, read_request, to_read_aloud
 
     name, key = read_request(request)
-    output.note(f"{parcel} holds no secret; the key of {name} is {to_read_aloud(key_fingerprint(key))}")
+    output.note(f"{parcel} holds no secret; compare with the engineer of {name} on the telephone:")
+    output.note(f"  key of {name}: {to_read_aloud(key_fingerprint(key))}")
+    output.note(f"  zip file: {to_read_aloud(file_fingerprint(parcel))}")
 
 
 def _waits(row: dict[str, Any]) -> str:

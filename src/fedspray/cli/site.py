@@ -45,9 +45,11 @@ def unpack(
     """Unpack the coordinator's zip file around the private key that was made here."""
     need_nvflare()
     from fedspray.deploy import parcels
+    from fedspray.deploy.certificates import file_fingerprint, to_read_aloud
 
-    site = parcels.unpack(parcel, kit)
-    Output().note(f"{kit} is the kit of {site.name}; next: fedspray site check {kit} --data PATH")
+    site, output = parcels.unpack(parcel, kit), Output()
+    output.note(f"the zip file is {to_read_aloud(file_fingerprint(parcel))}: the coordinator must see the same")
+    output.note(f"{kit} is the kit of {site.name}; next: fedspray site check {kit} --data PATH")
 
 
 @app.command("check")

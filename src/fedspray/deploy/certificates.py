@@ -89,6 +89,11 @@ def key_fingerprint(key: Any) -> str:
     return hashlib.sha256(encoded).hexdigest()
 
 
+def file_fingerprint(file: Path) -> str:
+    """sha256 of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def to_read_aloud(fingerprint: str) -> str:
     """The first half of a fingerprint in groups of four: two people compare it on the telephone."""
     return " ".join(fingerprint[i : i + 4] for i in range(0, 32, 4))

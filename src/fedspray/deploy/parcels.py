@@ -24,7 +24,8 @@ You need Linux, Python 3.11 or newer, and one outgoing TCP connection to {addres
 1. Install fedspray {version} from the wheel and the `constraints.txt` that the coordinator sends:
    `pip install -c constraints.txt 'fedspray-{version}-py3-none-any.whl[deploy]'`
    and unpack this file with `fedspray site unpack KIT {site}.zip`, where KIT is the folder in which you made your
-   private key with `fedspray site request` (a new one if the coordinator made it). Then, in KIT:
+   private key with `fedspray site request` (a new one if the coordinator made it). Compare the number that it
+   prints with the coordinator's, on the telephone. Then, in KIT:
 2. Check, with the folder (or npz file) of your data: `fedspray site check . --data /path/to/data`
 3. Start: `fedspray site start .` (for a service that survives reboots, see docs/deployment.md: systemd)
 4. Look: `fedspray site status .`, and what left your building so far: `fedspray site ledger .`
