@@ -124,7 +124,7 @@ def test_a_process_that_is_connected_says_so_again_and_again(
     lock = Lock(kit / PID_FILE)
     lock.acquire(1)
     try:
-        Presence(kit).note("connected")
+        Presence(kit).connected()
         content = json.loads((kit / FILE).read_text())
         (kit / FILE).write_text(json.dumps({**content, **told}))
         with serving(listener, kits / "server", kits / "server"):
@@ -134,10 +134,24 @@ def test_a_process_that_is_connected_says_so_again_and_again(
     assert seen == {"state": found, "reason": told.get("reason"), "pid": os.getpid(), "job_pids": seen["job_pids"]}
 
 
-def test_words_from_outside_are_cut_and_printable(tmp_path: Path) -> None:
-    Presence(tmp_path).note("refused", "\x1b[31m" + "x" * 1000)
-    reason = json.loads((tmp_path / FILE).read_text())["reason"]
-    assert reason == "?[31m" + "x" * 195
+def test_what_is_written(tmp_path: Path) -> None:
+    presence = Presence(tmp_path)
+
+    def written() -> tuple[str, str | None]:
+        content = json.loads((tmp_path / FILE).read_text())
+        assert content["pid"] == os.getpid()
+        return content["state"], content["reason"]
+
+    assert written() == ("connecting", None)
+    presence.connected()
+    assert written() == ("connected", None)
+    presence.lost()
+    assert written() == ("connecting", None)
+    presence.refused("no\x1b[31m")
+    presence.lost()
+    assert written() == ("refused", "no [31m"), "a refusal stays the last word"
+    presence.connected()
+    assert written() == ("connected", None)
 
 
 def test_last_answers(tmp_path: Path) -> None:
@@ -145,10 +159,11 @@ def test_last_answers(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"run": "a", "seed": 0, "round": number, "time": "now", "bytes": 1} for number in (1, 2)
     ]
-    lines += [{"run": "b\x1b", "seed": 1, "round": 4, "time": "now"}, {"run": "a", "round": None}, {"other": 1}]
+    lines += [{"run": "b\x1b", "seed": 1, "round": 4, "time": "now"}, {"run": "a", "round": None}]
+    lines += [{"event": "refused", "time": "now"}]
     (tmp_path / "ledger.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"run": "a", "rou')
     answer = {"seed": 0, "round": 2, "time": "now"}
-    assert last_answers(tmp_path) == {"a": answer, "b?": {"seed": 1, "round": 4, "time": "now"}}
+    assert last_answers(tmp_path) == {"a": answer, "b": {"seed": 1, "round": 4, "time": "now"}}
 
 
 def test_status_imports_nothing_heavy(kits: Path) -> None:

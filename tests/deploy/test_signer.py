@@ -20,6 +20,7 @@ from fedspray.deploy.certificates import new_key, read_key, write_key
 from fedspray.deploy.kits import ADMIN, Address, make_kits, write_job
 from fedspray.deploy.signer import CoordinatorsJobs, check_job_signer
 from fedspray.errors import InputError
+from fedspray.runs import store
 from fedspray.runs.settings import RunSettings
 
 
@@ -77,6 +78,9 @@ def test_other_members_of_the_federation(
         check_job_signer(app, kit)
     reason, _ = CoordinatorsJobs().validate(str(app))
     assert f"'{name}'" in reason
+    (line,) = store.read_lines(kit / "ledger.jsonl")
+    assert (line["event"], line["sender"]) == ("refused", "server")
+    assert f"'{name}'" in line["what"]
 
 
 def a_foreign_authority(app: Path, folder: Path) -> None:

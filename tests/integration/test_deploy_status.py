@@ -18,8 +18,11 @@ from federations import FEDSPRAY
 
 from fedspray import build_federation
 from fedspray.deploy import processes
+from fedspray.deploy.coordinator import disable, enable
 from fedspray.deploy.kits import make_kits
 from fedspray.deploy.local import LocalFederation
+from fedspray.deploy.presence import FILE
+from fedspray.deploy.project import Project
 from fedspray.runs.settings import RunSettings
 
 pytestmark = pytest.mark.slow
@@ -77,6 +80,30 @@ def test_the_states_of_a_site(place: Path) -> None:
     assert "is not the server of this federation" in str(reason)
     processes.stop([foreign, site], seconds=1.0)
     assert status(site) == ("stopped", 3, None)
+
+
+def test_a_copy_and_a_site_that_is_disabled(place: Path) -> None:
+    project = Project.open(place / "own")
+    site, copy = project.site("bank_00"), place / "copy"
+    shutil.copytree(site, copy, ignore=shutil.ignore_patterns("*.pid", FILE))
+    try:
+        processes.start(project.server)
+        assert start(site).returncode == 0
+        assert becomes(site, "connected") == (0, None)
+        assert start(copy).returncode == 0
+        code, reason = becomes(copy, "refused")
+        assert code == 4
+        assert "is connected with this site's certificate" in str(reason)
+        assert status(site) == ("connected", 0, None)
+        processes.stop([copy], seconds=1.0)
+        assert disable(project, "bank_00")
+        code, reason = becomes(site, "refused")
+        assert code == 4
+        assert "the coordinator disabled this site" in str(reason)
+        assert enable(project, "bank_00")
+        assert becomes(site, "connected") == (0, None)
+    finally:
+        processes.stop([project.server, site, copy], seconds=1.0)
 
 
 def test_a_kit_that_is_read_only_where_nothing_is_kept(place: Path, tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ class Guard:
         self._agreed: tuple[float, tuple[str, ...], int] = (0.0, (), 0)
         self._streams: dict[str, dict[str, float]] = {}
         self._refused = 0
+        self.on_refusal: Callable[[str], None] = lambda reason: None
+        """Is told when the server closes this site's connection, and why."""
         self._lock = threading.Lock()
 
     # ---- what is known --------------------------------------------------------------------------------
@@ -298,6 +300,7 @@ def _guard_connections(guard: Guard) -> None:
             except grpc.RpcError as error:
                 if isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.PERMISSION_DENIED:
                     guard.record("refused by the server", SERVER, error.details() or "")
+                    guard.on_refusal(error.details() or "")
                 raise
 
         read(connection, heard())

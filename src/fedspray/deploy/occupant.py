@@ -35,13 +35,13 @@ def main(kit: Path, module: str, arguments: list[str]) -> None:
             sys.exit(2)
         unixdriver.prepare(kit)
     try:
-        install(kit)
+        guard = install(kit)
         if module == SERVER_JOB:
             from fedspray.deploy.answers import guard_answers
 
             guard_answers()
-        if module not in JOBS and (kit / "startup" / "fed_client.json").is_file():
-            watch(kit)
+        elif module not in JOBS and not guard.is_server:
+            guard.on_refusal = watch(kit).refused
         sys.argv = [module, *arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:

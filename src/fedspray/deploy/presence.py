@@ -11,7 +11,6 @@ Nothing here imports torch, so that `fedspray site status` answers at once.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import ssl
@@ -24,7 +23,8 @@ import psutil
 
 from fedspray.deploy.certificates import AUTHORITY, CERTIFICATE, KEY
 from fedspray.deploy.locks import PID_FILE, holder
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import InputError, MissingDataError, printable
+from fedspray.runs import store
 
 FILE = "status.json"
 SILENCE = 60.0
@@ -33,8 +33,6 @@ PATIENCE = 2.0
 """Seconds in which the server should answer whoever asks for the status."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How HTTP/2, and so gRPC, begins."""
-LONGEST = 200
-"""Characters of what others wrote."""
 Json = dict[str, Any]
 
 
@@ -42,17 +40,21 @@ class Presence:
     """Writes `status.json` in the site's main process."""
 
     def __init__(self, kit: Path) -> None:
-        self._file, self._lock = kit / FILE, threading.Lock()
-        self.note("connecting")
+        self._file, self._lock, self._state = kit / FILE, threading.Lock(), ""
+        self._note("connecting")
 
-    def note(self, state: str, reason: str | None = None) -> None:
-        """Writes down what is so now."""
-        told = None if reason is None else printable(reason)
-        content = {"pid": os.getpid(), "state": state, "reason": told, "time": datetime.now(UTC).isoformat()}
-        temporary = self._file.with_name(f".{FILE}.tmp")
-        with self._lock, contextlib.suppress(OSError):  # a full disk must not end the connection
-            temporary.write_text(json.dumps(content))
-            temporary.replace(self._file)
+    def connected(self) -> None:
+        """The server answered."""
+        self._note("connected")
+
+    def lost(self) -> None:
+        """It does not answer any more; a refusal stays the last word."""
+        if self._state == "connected":
+            self._note("connecting")
+
+    def refused(self, reason: str) -> None:
+        """The server said no."""
+        self._note("refused", printable(reason))
 
     def follow(self, cell: Any) -> None:
         """Listens to what the server answers to NVFlare's log-in and heartbeats, and to the end of the connection."""
@@ -61,31 +63,35 @@ class Presence:
         from nvflare.private.defs import CellChannel, CellChannelTopic
 
         send = cell.send_request
-        topics = {CellChannelTopic.Register, CellChannelTopic.HEART_BEAT}
 
         def send_and_note(*arguments: Any, **named: Any) -> Any:
             reply = send(*arguments, **named)
+            topics = (CellChannelTopic.Register, CellChannelTopic.HEART_BEAT)
             if named.get("channel") == CellChannel.SERVER_MAIN and named.get("topic") in topics:
-                code, said = (
-                    reply.get_header(key, "") for key in (MessageHeaderKey.RETURN_CODE, MessageHeaderKey.ERROR)
-                )
+                code = reply.get_header(MessageHeaderKey.RETURN_CODE)
                 if code == ReturnCode.OK:
-                    self.note("connected")
+                    self.connected()
                 elif code in (ReturnCode.TIMEOUT, ReturnCode.TARGET_UNREACHABLE):
-                    self.note("connecting")
+                    self.lost()
                 else:
-                    self.note("refused", said or code)
+                    self.refused(str(reply.get_header(MessageHeaderKey.ERROR) or code))
             return reply
 
-        def lost(agent: Any) -> None:
+        def disconnected(agent: Any) -> None:
             if agent.endpoint.name == FQCN.ROOT_SERVER:
-                self.note("connecting")
+                self.lost()
 
         cell.send_request = send_and_note
-        cell.core_cell.set_cell_disconnected_cb(lost)
+        cell.core_cell.set_cell_disconnected_cb(disconnected)
+
+    def _note(self, state: str, reason: str | None = None) -> None:
+        content = {"pid": os.getpid(), "state": state, "reason": reason, "time": datetime.now(UTC).isoformat()}
+        with self._lock, contextlib.suppress(OSError):  # a full disk must not end the connection
+            self._state = state
+            store.write_json(self._file, content)
 
 
-def watch(kit: Path) -> None:
+def watch(kit: Path) -> Presence:
     """Has the site's main process, which is about to become NVFlare's client, write `status.json`."""
     from nvflare.private.fed.client.communicator import Communicator
 
@@ -96,6 +102,7 @@ def watch(kit: Path) -> None:
         presence.follow(cell)
 
     Communicator.set_cell = set_and_follow
+    return presence
 
 
 def site_name(kit: Path) -> str:
@@ -103,18 +110,14 @@ def site_name(kit: Path) -> str:
     card = kit / "local" / "site.json"
     if not card.is_file():
         raise MissingDataError(f"{card} is missing: {kit} is not a site's start-up kit")
-    try:
-        return printable(str(json.loads(card.read_text())["name"]))
-    except (LookupError, TypeError, ValueError):
-        raise InputError(f"{card} does not say the site's name") from None
+    return printable(str(store.read_json(card).get("name")))
 
 
 def server_of(kit: Path) -> tuple[str, int]:
     """Where a site's kit says that the server is."""
     file = kit / "startup" / "fed_client.json"
     try:
-        target = json.loads(file.read_text())["servers"][0]["service"]["target"]
-        host, _, port = target.rpartition(":")
+        host, _, port = store.read_json(file)["servers"][0]["service"]["target"].rpartition(":")
         return host, int(port)
     except (LookupError, TypeError, AttributeError, ValueError):
         raise InputError(f"{file} does not say where the server is: unpack the kit's zip file again") from None
@@ -126,8 +129,8 @@ def look(kit: Path) -> Json:
     if pid is None:
         return {"state": "stopped", "reason": None, "pid": None, "job_pids": []}
     told: Json = {}
-    with contextlib.suppress(OSError, ValueError):
-        told = json.loads((kit / FILE).read_text())
+    with contextlib.suppress(InputError):
+        told = store.read_json(kit / FILE)
     state, reason = ask_server(kit)
     if state == "connected":  # we are; is the site's process too?
         state, reason = "connecting", None
@@ -166,18 +169,10 @@ def ask_server(kit: Path) -> tuple[str, str | None]:
 def last_answers(kit: Path) -> Json:
     """The last answer of each run, by the run's name, from the ledger."""
     runs: Json = {}
-    with contextlib.suppress(FileNotFoundError), (kit / "ledger.jsonl").open(errors="replace") as stream:
-        for line in stream:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a crash cut off
-                entry = json.loads(line)
-                if entry["round"] is not None:  # else the request could not be read
-                    runs[printable(str(entry["run"]))] = {key: entry[key] for key in ("seed", "round", "time")}
+    for line in store.read_lines(kit / "ledger.jsonl"):
+        if line.get("round") is not None:  # else it is a refusal, or a request that could not be read
+            runs[printable(str(line.get("run")))] = {key: line.get(key) for key in ("seed", "round", "time")}
     return runs
-
-
-def printable(text: str) -> str:
-    """What others wrote, for a terminal or a file: cut, and without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST])
 
 
 def _age(moment: str) -> float:

@@ -7,7 +7,6 @@ starts a job's process.
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
 from nvflare.apis.app_validation import AppValidator
@@ -15,9 +14,9 @@ from nvflare.lighter.tool_consts import NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.lighter.utils import load_crt_chain, verify_folder_signature
 
 from fedspray.deploy.certificates import AUTHORITY, common_name, key_fingerprint
+from fedspray.deploy.guard import Guard
+from fedspray.deploy.protocol import COORDINATOR, SERVER
 from fedspray.errors import InputError
-
-_log = logging.getLogger(__name__)
 
 
 def check_job_signer(app: Path, kit: Path) -> None:
@@ -48,6 +47,7 @@ class CoordinatorsJobs(AppValidator):  # type: ignore[misc]
         try:
             check_job_signer(app, app.parents[1])
         except InputError as error:
-            _log.warning("a job is refused: %s", error)
+            guard = Guard(app.parents[1])
+            guard.record("refused", COORDINATOR if guard.is_server else SERVER, f"a job: {error}")
             return str(error), {}
         return "", {}
