@@ -49,7 +49,7 @@ class RunResult:
         return {
             **self.header,
             "seeds": rows,
-            **{name: spread([row[name] for row in rows]) for name in names},
+            **{name: spread([row.get(name) for row in rows]) for name in names},
             "models": rows[0]["models"],
         }
 

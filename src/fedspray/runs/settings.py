@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from fedspray import algorithms, backbones
@@ -121,6 +121,14 @@ def describe(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None
     backbone = algorithm.backbone
     values |= {f.name: getattr(backbone, f.name) for f in fields(backbone) if f.name != "target"}
     return values | ({} if rounds is None else {f.name: getattr(rounds, f.name) for f in fields(rounds)})
+
+
+def deciding(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:
+    """The settings that tell results apart: all of `describe`, but later ones only where they are not neutral."""
+    parts = (algorithm, algorithm.backbone, *(() if rounds is None else (rounds,)))
+    classes = [each for part in parts for each in reversed(type(part).__mro__) if is_dataclass(each)]
+    neutral = {f.name: f.metadata["neutral"] for each in classes for f in fields(each) if "neutral" in f.metadata}
+    return {k: v for k, v in describe(algorithm, rounds).items() if k not in neutral or v != neutral[k]}
 
 
 def parse(name: str, value: Any, kind: str) -> Any:

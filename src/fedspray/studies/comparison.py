@@ -81,7 +81,9 @@ def figures(entry: Entry) -> Json:
         "preset": entry.row.run.preset,
         "settings": entry.outcomes[0].cell.settings,
         "seeds": sorted(entry.results),
-        **{name: {**spread(values), "values": values} for name in SPREAD for values in [[m[name] for m in metrics]]},
+        **{
+            name: {**spread(values), "values": values} for name in SPREAD for values in [[m.get(name) for m in metrics]]
+        },
         **{name: spread([m[name] for m in metrics])["mean"] for name in COSTS},
         "client_failures": sum(m["failures"] for m in metrics),
         "cells": [o.path.name for o in entry.outcomes if o.result is not None],
