@@ -12,13 +12,18 @@ import frozen
 import pytest
 from test_frozen import FROZEN, STORED
 
+import fedspray
 from fedspray import algorithms
 from fedspray.algorithms.fedspray import FedSpray
 from fedspray.backbones.base import setting
 from fedspray.engine.rounds import RoundSettings
+from fedspray.evaluation import metrics
+from fedspray.report.comparisons import comparison_csv
+from fedspray.report.html import write_report
 from fedspray.runs import settings
 from fedspray.runs.experiment import Experiment
 from fedspray.runs.settings import RunSettings, deciding
+from fedspray.studies import tuning
 from fedspray.studies.cells import Cell
 from fedspray.studies.comparison import Entry, summarise
 from fedspray.studies.grid import Grid
@@ -98,6 +103,34 @@ def test_cells_of_a_name_that_became_a_preset_are_found(tmp_path: Path, monkeypa
     assert new.result.content["algorithm"] == "fedspray"
     assert old.result is not None
     assert new.result.metrics["clients"] == old.result.metrics["clients"]
+
+
+def test_a_metric_is_declared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in results, tables, pages and choices, moves nothing, and old cells are read without it."""
+    federation = frozen.banks()
+    before = frozen.digests(federation, {"algorithm": "fedavg"})
+    monkeypatch.setitem(metrics.METRICS, "error", metrics.METRICS["overall"])  # replaced at once, removed at the end
+
+    @metrics.metric("error rate", "share of wrong predictions", smaller_is_better=True, headline=True)
+    def error(counts: metrics.PartCounts) -> float | None:
+        value = metrics.overall(counts)
+        return None if value is None else 1 - value
+
+    assert frozen.digests(federation, {"algorithm": "fedavg"}) == before
+    result = fedspray.run(federation, algorithm="fedavg", rounds=3, selection="error", out=tmp_path / "run")
+    summary = result.summary()
+    assert summary["error"]["mean"] == pytest.approx(1 - summary["overall"]["mean"])
+    assert summary["seeds"][0]["val"]["error"] == pytest.approx(1 - summary["seeds"][0]["val"]["overall"])
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert ">error rate</th>" in (tmp_path / "page.html").read_text()
+    assert tuning.score("error", {"error": 0.2}) == -0.2
+    for file in STORED:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    rows = [row("fedavg"), row("fedspray")]
+    outcomes = Grid([each for r in rows for each in r.cells([0])], tmp_path).stored()
+    summary = summarise([Entry.of(r, [outcome]) for r, outcome in zip(rows, outcomes, strict=True)], "fedspray")
+    assert [r["error"]["mean"] for r in summary["rows"]] == [None, None]
+    assert ",error," not in comparison_csv(summary, "")
 
 
 def test_results_without_a_later_metric_are_read(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_names_may_have_a_slash_if_they_stay_clear() -> None:
             "fedavg, gcn: unknown setting 'distill_weight'",
         ),
         ({"tune": {"seeds": [0]}}, "the tuning seed 0 is also a seed of the report, but they must differ"),
-        ({"tune": {"criterion": "test"}}, "unknown criterion 'test': choose one of balanced, loss, mean"),
+        ({"tune": {"criterion": "test"}}, "unknown criterion 'test': choose one of balanced, balanced_accuracy, loss"),
         (
             {
                 "algorithms": ["fedavg", "fedspray"],

@@ -151,7 +151,7 @@ MinClients = Annotated[
     int | None, training("--min-clients", "Stop when fewer clients than this train in a round.", "K")
 ]
 Selection = Annotated[
-    str | None, training("--selection", "The reported round by validation: loss, accuracy or balanced.", "RULE")
+    str | None, training("--selection", "The reported round by validation: loss, accuracy, balanced …", "RULE")
 ]
 Settings = Annotated[
     list[str] | None,

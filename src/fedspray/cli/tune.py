@@ -59,7 +59,7 @@ def tune(
         str | None,
         typer.Option(
             "--criterion",
-            help="What is largest at the best trial: mean, overall, minority, balanced, loss. [dim]default: mean[/dim]",
+            help="What is best at the best trial: mean, overall, minority, balanced, loss … [dim]default: mean[/dim]",
             metavar="NAME",
         ),
     ] = None,

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.data.graph import Graph, as_integers, differing_place, repeated
+from fedspray.data.minority import NONE, majority_class
 from fedspray.errors import InputError, MissingDataError
 from fedspray.seeds import generator
 
@@ -102,7 +103,8 @@ class Client:
     def majority_class(self) -> int | None:
         """The most frequent class among the training nodes (ties: the lowest), or None without any."""
         counts = np.bincount(self.graph.labels[self.split.train], minlength=self.graph.num_classes)
-        return int(counts.argmax()) if counts.sum() else None
+        found = int(majority_class(counts))
+        return None if found == NONE else found
 
     def fingerprint(self) -> str:
         """sha256 of the name, the graph and the split: the same nodes in the same order and parts, the same digest."""

@@ -214,14 +214,11 @@ def _metrics(
 ) -> Json:
     """The reported round as flat JSON: test metrics at the top, validation and details below."""
     detail = progress.detail
-    test = detail["test"]
     return {
         "best_round": detail["best_round"],
         "rounds": rounds.rounds,
-        **{name: test[name] for name in ("overall", "minority", "majority", "balanced")},
-        **{name: test[name] for name in ("overall_client_mean", "minority_client_mean", "macro_f1", "recall", "loss")},
-        "auc": detail["auc"],
-        "by_homophily": detail["by_homophily"],
+        **detail["test"],
+        **{name: detail[name] for name in ("by_homophily", "recall_by_budget")},
         "clients": {names[int(k)]: values for k, values in detail["clients"].items()},
         "val": detail["val"],
         "train": detail["train"],

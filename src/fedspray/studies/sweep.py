@@ -10,7 +10,7 @@ from fedspray.errors import InputError
 from fedspray.runs.settings import check_meaning, parse
 from fedspray.studies.comparison import Entry, figures
 from fedspray.studies.plan import DATA_KEYS, Plan, Row
-from fedspray.studies.statistics import METRICS
+from fedspray.studies.statistics import COMPARED
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ def summarise_sweep(setting: str, entries: Sequence[tuple[Any, Entry]]) -> Json:
     """The figures of every value as one JSON object, made from the rows of the comparison."""
     return {
         "setting": setting,
-        "metrics": list(METRICS),
+        "metrics": list(COMPARED),
         "rows": [{"value": value, **figures(entry)} for value, entry in entries],
     }
 
