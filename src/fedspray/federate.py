@@ -12,6 +12,7 @@ import numpy as np
 from fedspray import datasets, plugins
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
+from fedspray.data.reading import read_graph
 from fedspray.datasets.banks import Banks
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.partitioners.base import Partitioner
@@ -77,7 +78,7 @@ def build_federation(
         raise _not_found(dataset)
     default_clients = cards[dataset].default_clients if dataset in cards else None
     cutter = _make_partitioner(chosen, given, default_clients)
-    graph = datasets.load(dataset) if dataset in cards else Graph.from_npz(dataset)
+    graph = datasets.load(dataset) if dataset in cards else read_graph(dataset)
     parts = cutter.partition(graph, partition_seed)
     settings = {
         "dataset": dataset if dataset in cards else Path(dataset).name,
