@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Client, Task, draw_split
+from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
 from fedspray.data.reading import read_graph_and_split
+from fedspray.data.splits import SplitRule, draw_split
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Agreement, Refused, check_name
 from fedspray.deploy.forms import Form, Forms, difference, form_of
@@ -82,7 +83,7 @@ class Site:
             )
         graph, split = read_graph_and_split(self.data)
         if not agreement.settings.keep_split:
-            split = draw_split(graph, seed, self.name)
+            split = draw_split(graph, seed, self.name, SplitRule.of(agreement.roster.settings))
         elif split is None:
             raise InputError(
                 f"{self.data} has no split, but the agreement keeps the sites' own: give a client's folder"

@@ -26,6 +26,7 @@ from typing import Any
 from fedspray import datasets
 from fedspray.data.federation import Federation
 from fedspray.errors import InputError, MissingDataError
+from fedspray.federate import DATA_KEYS, build_federation
 from fedspray.runs.settings import RunSettings, parse
 
 
@@ -40,6 +41,8 @@ class Experiment:
     nodes: int | None = None
     alpha: float | None = None
     partition_seed: int = 0
+    split: str | None = None
+    split_scope: str | None = None
     algorithm: str = "fedspray"
     backbone: str = "gcn"
     preset: str | None = None
@@ -87,8 +90,7 @@ class Experiment:
 
     def source(self) -> dict[str, Any]:
         """What names the data; paths are absolute, so that a run can be resumed from anywhere."""
-        names = ("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed")
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in DATA_KEYS}
         if self.dataset not in datasets.names() and Path(self.dataset).exists():
             values["dataset"] = str(Path(self.dataset).absolute())
         if self.partition_dir is not None:
@@ -138,8 +140,6 @@ def check_node_lists(values: Mapping[str, Any], dataset: str, where: str) -> Non
 
 def open_source(source: Mapping[str, Any]) -> Federation:
     """The federation that `Experiment.source` names."""
-    from fedspray.federate import build_federation
-
     values = dict(source)
     if values["partition_dir"] is not None:
         values["partition_dir"] = Path(values["partition_dir"])
