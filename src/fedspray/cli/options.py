@@ -188,9 +188,14 @@ KeepSplit = Annotated[
 ]
 
 
+Dtype = Annotated[
+    str | None, training("--dtype", "Of weights and messages: float32 or float64. [dim]default: float32[/dim]", "TYPE")
+]
+
+
 _EXPERIMENT = (
     *("algorithm", "backbone", "preset", "rounds", "local_epochs", "participation", "min_clients", "selection"),
-    *("seed", "seeds", "keep_split"),
+    *("seed", "seeds", "keep_split", "dtype"),
 )
 """The flags that have the name of a key of an experiment, beside those of the data."""
 

@@ -59,6 +59,7 @@ def run(
     seed: options.RunSeed = None,
     seeds: options.RunSeeds = None,
     keep_split: options.KeepSplit = False,
+    dtype: options.Dtype = None,
     threads: Annotated[
         int | None,
         options.training(

@@ -24,6 +24,7 @@ from fedspray.report.contents import cost, make_cards, page_data
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Json, Method, read_comparison
 from fedspray.report.tables import best_of, percent_spread
+from fedspray.runs.settings import DTYPES
 
 _OWN_FLAGS = ("rounds", "local_epochs", "participation", "min_clients", "selection")
 
@@ -164,6 +165,7 @@ def commands_of(content: Mapping[str, Any]) -> list[str]:
     for client, backbone in run["backbone_of"].items():
         words += ["--backbone-of", f"{client}={backbone}"]
     words += ["--keep-split"] if run["keep_split"] else []
+    words += ["--dtype", run["dtype"]] if run.get("dtype", DTYPES[0]) != DTYPES[0] else []
     seeds = run["seeds"]
     if len(seeds) > 1 and seeds == list(range(len(seeds))):
         return [shlex.join([*words, "--seeds", str(len(seeds))])]

@@ -122,7 +122,7 @@ class _Seed:
         self._every, self._on_record, self._on_round = checkpoint_every, on_record, on_round
         self._algorithm, self._rounds = settings.build()  # the server's, whatever backbones clients have
         self._algorithms, _ = settings.build_for(roster)
-        self._dtype = getattr(torch, settings.dtype)
+        self._dtype = settings.torch_dtype
         self._folder = None if folder is None else folder / f"seed-{seed}"
 
     def result(self) -> SeedResult:

@@ -16,7 +16,6 @@ hold what ``--set`` and ``--backbone-of`` give::
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -25,9 +24,9 @@ from typing import Any
 
 from fedspray import datasets
 from fedspray.data.federation import Federation
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.federate import DATA_KEYS, build_federation
-from fedspray.runs.settings import RunSettings, parse
+from fedspray.runs.settings import DTYPES, RunSettings, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +55,20 @@ class Experiment:
     seeds: int | None = None
     """This many seeds, from 0 on."""
     keep_split: bool = False
+    dtype: str = DTYPES[0]
     set: Mapping[str, Any] = field(default_factory=dict)
     backbone_of: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], where: str) -> Experiment:
-        """From named values; unknown names are refused with the nearest valid one."""
+        """From named values; unknown names are refused."""
         kinds = {f.name: str(f.type) for f in fields(cls)}
         checked: dict[str, Any] = {}
         for name, value in values.items():
             if name == "compare":
                 raise InputError(f"{where}: [compare] is for `fedspray compare`, but this command takes one experiment")
             if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1, cutoff=0)
-                raise InputError(f"{where}: unknown key {name!r}: the nearest is {near[0]!r} (settings go under [set])")
+                raise InputError(f"{where}: {unknown('key', str(name), kinds)} (settings go under [set])")
             if name in ("set", "backbone_of"):
                 if not isinstance(value, Mapping):
                     raise InputError(f"{where}: {name} is {value!r}, but must be a table of names and values")
@@ -118,6 +117,7 @@ class Experiment:
             values={**self.set, **flags},
             backbone_of=self.backbone_of,
             keep_split=self.keep_split,
+            dtype=self.dtype,
             seeds=tuple(range(self.seeds)) if self.seeds is not None else (self.seed or 0,),
         )
 
