@@ -15,7 +15,7 @@ from fedspray.data.graph import Graph
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, MissingDataError
 from fedspray.federate import build_federation
-from fedspray.runs.experiment import Experiment
+from fedspray.runs.experiment import Experiment, open_source
 from fedspray.runs.run import run
 
 
@@ -43,6 +43,39 @@ def lists(tmp_path: Path) -> Path:
     (folder / "north.txt").write_text("0\n1\n2\n")
     (folder / "south.txt").write_text("7.0\n8.0\n")
     return folder
+
+
+def shares(federation: Federation) -> list[list[int]]:
+    splits = [client.split for client in federation.clients]
+    return [[int(mask.sum()) for mask in (split.train, split.val, split.test)] for split in splits]
+
+
+def test_split_and_its_scope(graph_file: Path, tmp_path: Path) -> None:
+    cut: dict[str, Any] = {"partitioner": "louvain", "clients": 3}
+    assert shares(build_federation(graph_file, **cut)) == [[2, 2, 2], [2, 2, 1], [2, 1, 1]]
+    assert shares(build_federation(graph_file, split="50/50/0", **cut)) == [[3, 3, 0], [2, 2, 1], [2, 2, 0]]
+    whole = build_federation(graph_file, split="60/20/20", split_scope="graph", **cut)
+    assert np.sum(shares(whole), axis=0).tolist() == [9, 3, 3]
+    assert {name: whole.settings[name] for name in ("split", "split_scope")} == {
+        "split": "60/20/20",
+        "split_scope": "graph",
+    }
+    whole.save(tmp_path / "saved")
+    assert build_federation(tmp_path / "saved").split_fingerprint() == whole.split_fingerprint()
+    again = build_federation(tmp_path / "saved", split="40/30/30", split_scope="client")
+    assert again.split_fingerprint() == build_federation(graph_file, **cut).split_fingerprint()
+    assert shares(build_federation("banks", nodes=200, split="20/20/60")) == [[10, 10, 30]] * 4
+    with pytest.raises(InputError, match="'banks' is not cut from one graph"):
+        build_federation("banks", split_scope="graph")
+
+
+def test_an_experiment_says_how_to_split(tmp_path: Path) -> None:
+    experiment = Experiment.from_values({"dataset": "banks", "nodes": 200, "split": "20/20/60"}, "test")
+    federation = open_source(experiment.source())
+    assert shares(federation) == [[10, 10, 30]] * 4
+    result = run(federation, algorithm="local", rounds=1)  # each seed draws anew, as the federation says
+    assert sum(row["nodes"] for row in result.seeds[0].metrics["clients"].values()) == 120
+    assert result.header["federation"]["split"] == "20/20/60"
 
 
 @pytest.mark.data

@@ -84,9 +84,43 @@ def printable(text: str) -> str:
     return line if len(line) <= LONGEST and len(text) <= 2 * LONGEST else f"{line[: LONGEST - 1]}…"
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
-    """The error for a name that does not exist: it lists the names that do and points at the nearest."""
+def unknown(kind: str, given: str, allowed: Iterable[str], *, elsewhere: Iterable[str] = ()) -> InputError:
+    """The error for a name that does not exist: it lists the names that do and points at the one that is meant.
+
+    Args:
+        kind: of thing.
+        given: the name.
+        allowed: all names of this kind.
+        elsewhere: names of another kind that may be meant.
+    """
     names = sorted(allowed)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    known = [*names, *elsewhere]
+    alias = _ELSEWHERE.get(given.lower().replace("-", "_"))
+    near = [alias] if alias in known else difflib.get_close_matches(given, known, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {kind} {given!r}: choose one of {', '.join(names)}{hint}")
+
+
+_NAMES_ELSEWHERE = {
+    "adam_eps": ("eps", "epsilon"),
+    "algorithm": ("method", "strategy", "fl_algorithm"),
+    "backbone": ("model", "gnn", "network"),
+    "clients": ("num_clients", "n_clients", "num_parties"),
+    "dataset": ("data", "data_set", "graph"),
+    "dropout": ("drop_rate", "dropout_rate", "p_drop"),
+    "dtype": ("precision",),
+    "hidden": ("hidden_dim", "hidden_size", "hidden_channels", "hid_dim", "nhid", "width"),
+    "layers": ("num_layers", "n_layers", "depth"),
+    "local_epochs": ("epochs", "num_epochs", "local_steps", "local_ep", "e"),
+    "lr": ("learning_rate", "step_size", "eta"),
+    "nodes": ("num_nodes", "n_nodes"),
+    "participation": ("fraction", "client_fraction", "frac", "sample_ratio", "participation_rate"),
+    "rounds": ("num_rounds", "n_rounds", "global_rounds", "comm_rounds", "communication_rounds"),
+    "sample_nodes": ("batch_size",),
+    "seed": ("random_state", "random_seed", "rng"),
+    "seeds": ("seed", "num_seeds", "n_seeds", "repeats"),
+    "selection": ("early_stopping", "model_selection"),
+    "weight_decay": ("wd", "l2", "decay", "l2_penalty"),
+}
+_ELSEWHERE = {alias: name for name, aliases in _NAMES_ELSEWHERE.items() for alias in aliases}
+"""What other programs call a thing that has a name here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 from fedspray import datasets, plugins
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
+from fedspray.data.reading import read_graph
+from fedspray.data.splits import SCOPES, SplitRule
 from fedspray.datasets.banks import Banks
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.partitioners.base import Partitioner
@@ -28,9 +31,11 @@ def build_federation(
     partition_dir: Path | None = None,
     clients: int | None = None,
     nodes: int | None = None,
-    seed: int | None = None,
-    partition_seed: int = 0,
     alpha: float | None = None,
+    partition_seed: int = 0,
+    split: str | None = None,
+    split_scope: str | None = None,
+    seed: int | None = None,
 ) -> Federation:
     """Makes, cuts or opens a federation; choices that contradict each other are refused.
 
@@ -42,9 +47,12 @@ def build_federation(
             ``FEDSPRAY_DATA``.
         clients: K; by default what the data set's card says.
         nodes: for `banks`: nodes of all clients together.
-        seed: draws every client's 40/30/30 split; 0 by default, a saved federation keeps its own.
-        partition_seed: decides who owns which node; for `banks`, it draws the graphs.
         alpha: for the partitioner `label-skew`: concentration of the Dirichlet distribution.
+        partition_seed: decides who owns which node; for `banks`, it draws the graphs.
+        split: percent of the labelled nodes for training, validation and test, ``40/30/30`` by default.
+        split_scope: ``client`` (by default) if every client draws its own split, ``graph`` if one is drawn on the whole
+            graph, so that clients have other shares.
+        seed: draws the splits; 0 by default, a saved federation keeps its own.
     """
     if not isinstance(dataset, str | Path):
         raise InputError(
@@ -63,21 +71,26 @@ def build_federation(
         "alpha": alpha,
         "partition_seed": partition_seed or None,
     }
+    rule = SplitRule.of({"split": split, "split_scope": split_scope})
     if dataset == datasets.GENERATED:
         _refuse(given, ("partitioner", "partition_dir", "alpha"), "'banks' is drawn as separate clients already")
-        return _draw_banks(clients, nodes, seed or 0, partition_seed)
+        if rule.split_scope != SCOPES[0]:
+            raise InputError(f"split-scope {rule.split_scope!r} makes no sense here: 'banks' is not cut from one graph")
+        return _draw_banks(clients, nodes, rule.split, seed or 0, partition_seed)
     _refuse(given, ("nodes",), f"only 'banks' has a free number of nodes, {dataset!r} has its own")
     cards = datasets.catalogue()
     if dataset not in cards and Path(dataset).is_dir():
         _refuse(given, tuple(given), f"{dataset} is a saved federation, whose clients are fixed")
         saved = Federation.load(dataset)
-        return saved if seed is None else saved.with_split(seed)
+        if seed is None and split is None and split_scope is None:
+            return saved
+        return saved.with_split(int(saved.settings.get("split_seed", 0)) if seed is None else seed, split, split_scope)
     chosen = partitioner or (DEFAULT_PARTITIONER if partition_dir is None else "files")
     if dataset not in cards and not Path(dataset).is_file():
         raise _not_found(dataset)
     default_clients = cards[dataset].default_clients if dataset in cards else None
     cutter = _make_partitioner(chosen, given, default_clients)
-    graph = datasets.load(dataset) if dataset in cards else Graph.from_npz(dataset)
+    graph = datasets.load(dataset) if dataset in cards else read_graph(dataset)
     parts = cutter.partition(graph, partition_seed)
     settings = {
         "dataset": dataset if dataset in cards else Path(dataset).name,
@@ -89,14 +102,19 @@ def build_federation(
         **({"tidied": graph.tidied()} if dataset not in cards and graph.tidied() else {}),
     }
     name = dataset if dataset in cards else Path(dataset).stem
-    return Federation.from_graph(graph, parts, name=name, seed=seed or 0, settings=settings)
+    return Federation.from_graph(graph, parts, name=name, seed=seed or 0, settings=settings, **vars(rule))
 
 
-def _draw_banks(clients: int | None, nodes: int | None, seed: int, partition_seed: int) -> Federation:
+DATA_KEYS = tuple(name for name in inspect.signature(build_federation).parameters if name != "seed")
+"""What names the data of an experiment: the arguments of `build_federation` are its keys and flags."""
+
+
+def _draw_banks(clients: int | None, nodes: int | None, split: str, seed: int, partition_seed: int) -> Federation:
     banks = Banks(num_nodes=nodes) if clients is None else Banks(num_clients=clients, num_nodes=nodes)
     settings = {"dataset": "banks", **asdict(banks), "num_nodes": sum(banks.client_sizes)}
     settings["partition_seed"] = partition_seed
-    return Federation.from_graphs(banks.generate(partition_seed), name="banks", seed=seed, settings=settings)
+    graphs = banks.generate(partition_seed)
+    return Federation.from_graphs(graphs, name="banks", seed=seed, split=split, settings=settings)
 
 
 def _make_partitioner(name: str, given: dict[str, Any], default_clients: int | None) -> Partitioner:

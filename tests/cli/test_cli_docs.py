@@ -40,7 +40,7 @@ def test_every_command_and_flag_is_documented(name: str) -> None:
 FREE = {"values", "chosen", "settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
 FREE |= {"versions", "labels", "backbones"}
 """Objects whose keys are names of settings, clients, tensors or packages."""
-BY_NAME = {"clients", "by_homophily"}
+BY_NAME = {"clients", "by_homophily", "recall_by_budget"}
 """Objects whose keys are names, and whose values have documented keys."""
 
 

@@ -18,10 +18,11 @@ from fedspray.cli.plan import plan
 from fedspray.cli.run import run
 from fedspray.cli.sweep import sweep
 from fedspray.cli.tune import tune
+from fedspray.federate import DATA_KEYS
 from fedspray.runs.experiment import Experiment
 
-EXPERIMENT = {*options._EXPERIMENT, "settings", "backbone_of"}
-STUDY = {*study._SINGLE, *study._LISTS, "settings", *(field.name for field in fields(study.Work))}
+EXPERIMENT = {*DATA_KEYS, *options._EXPERIMENT, "settings", "backbone_of"}
+STUDY = {*study._single(), *study._LISTS, "settings", *(field.name for field in fields(study.Work))}
 
 USED_BY_THE_COMMAND: dict[Callable[..., Any], set[str]] = {
     run: {"config", "threads", "out", "resume", "checkpoint_every", "as_json"},
@@ -42,7 +43,7 @@ def test_every_argument_is_taken_by_somebody(command: Callable[..., Any]) -> Non
 
 
 def test_flags_of_an_experiment_are_keys_of_its_file() -> None:
-    assert set(options._EXPERIMENT) <= {field.name for field in fields(Experiment)}
+    assert {*DATA_KEYS, *options._EXPERIMENT} <= {field.name for field in fields(Experiment)}
 
 
 def test_every_key_of_an_experiments_file_is_documented() -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspray.data.federation import Client, Federation, Split, draw_split
+from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import UNLABELLED, Graph
+from fedspray.data.splits import draw_split
 from fedspray.errors import InputError, MissingDataError
 
 

@@ -4,14 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from toys import ragged_federation
 
 import fedspray
 from fedspray import algorithms
 from fedspray.errors import InputError
-from fedspray.runs.run import carry_out
-from fedspray.runs.settings import RunSettings, check_meaning, describe, parse
+from fedspray.runs.experiment import Experiment
+from fedspray.runs.models import PersonalModel
+from fedspray.runs.run import carry_out, run
+from fedspray.runs.settings import DTYPES, RunSettings, check_meaning, describe, parse
 
 
 def test_a_name_finds_its_owner() -> None:
@@ -36,7 +40,7 @@ def test_presets_are_sets_of_settings_and_values_override_them() -> None:
     ("settings", "sentence"),
     [
         ({"algorithm": "fedsprai"}, "unknown algorithm 'fedsprai': choose one of"),
-        ({"values": {"distil_weight": 1}}, "unknown setting 'distil_weight': the nearest is 'distill_weight'"),
+        ({"values": {"distil_weight": 1}}, "unknown setting 'distil_weight': choose one of "),
         ({"values": {"distill_weight": "much"}}, "distill_weight is 'much', but must be a number"),
         ({"values": {"distill_weight": "inf"}}, "distill_weight is 'inf', but must be a finite number"),
         ({"values": {"lr": float("nan")}}, "lr is nan, but must be a finite number"),
@@ -147,3 +151,48 @@ def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.Mo
         assert (describe(algorithm)["share"], describe(algorithm)["limit"]) == (1.0, None)
         with pytest.raises(InputError, match=r"levels is '1 2', but must be tuple\[int, \.\.\.\]"):
             RunSettings(algorithm=f"{module}:Mine", values={"levels": "1 2"}).build()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("distil_weight", "distill_weight"),
+        ("learning_rate", "lr"),
+        ("Hidden-Channels", "hidden"),
+        ("num_rounds", "rounds"),
+        ("epochs", "local_epochs"),
+        ("seed", "seeds"),
+        ("model", "backbone"),
+        ("algoritm", "algorithm"),
+        ("device", None),
+        ("cuda", None),
+    ],
+)
+def test_an_unknown_setting_is_met_with_what_is_meant_or_with_nothing(given: str, meant: str | None) -> None:
+    with pytest.raises(InputError, match=f"unknown setting '{given}'") as caught:
+        RunSettings(values={given: 1}).build()
+    _, asks, name = str(caught.value).partition("did you mean ")
+    assert (bool(asks), name) == (meant is not None, f"'{meant}'?" if meant else "")
+
+
+@pytest.mark.parametrize("values", [{"rounds": "5"}, {"lr": "0.1"}, {"blend": "0.3"}, {"reset_optimizer": "true"}])
+def test_a_number_in_quotation_marks_is_refused_in_python(values: dict[str, Any]) -> None:
+    RunSettings(values=values).build()  # the command line hands over texts
+    with pytest.raises(InputError, match=r"is the text '.*', but must not be in quotation marks"):
+        run(ragged_federation(), algorithm="fedspray", **values)
+
+
+def test_double_precision_from_python_file_and_command_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="dtype is 'banana', but must be float32 or float64"):
+        run(ragged_federation(), rounds=1, dtype="banana")
+    with pytest.raises(InputError, match="dtype is 'banana'"):
+        Experiment.from_values({"dtype": "banana"}, "file").run_settings()
+    assert Experiment.from_values({"dtype": "float64"}, "file").run_settings().dtype == "float64"
+    single, double = (run(ragged_federation(), rounds=2, dtype=dtype, out=tmp_path / dtype) for dtype in DTYPES)
+    sent = [result.seeds[0].metrics["bytes_up"] for result in (single, double)]
+    assert sent[0] < sent[1] <= 2 * sent[0]
+    name, model = next(iter(double.models.items()))
+    assert {value.dtype for value in model.snapshot.message.values() if value.is_floating_point()} == {torch.float64}
+    loaded = PersonalModel.load(tmp_path / "float64" / "seed-0" / "models" / f"{name}.safetensors")
+    graph = ragged_federation().clients[0].graph
+    assert np.array_equal(loaded.predict(graph), model.predict(graph))

@@ -54,6 +54,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """What travels from server to client."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named sets of settings."""
+    formerly: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Algorithms that this one has become with certain values, by their former name: their cells are still found."""
     shares_gnn: ClassVar[bool] = True
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
     ignores: ClassVar[frozenset[str]] = frozenset()

@@ -20,9 +20,18 @@ from fedspray.nn.tree import Params, expand
 from fedspray.seeds import stream_key, torch_generator
 
 
-def setting(default: Any, description: str, *, choices: Sequence[str] | None = None) -> Any:
-    """A described hyper-parameter: the description is the command line's, the TOML's and the report's."""
-    return field(default=default, metadata={"description": description, "choices": choices})
+def setting(default: Any, description: str, *, choices: Sequence[str] | None = None, neutral: Any = ...) -> Any:
+    """A described hyper-parameter: the description is the command line's, the TOML's and the report's.
+
+    Args:
+        default: its value unless somebody gives one.
+        description: one line.
+        choices: the only values allowed.
+        neutral: for a setting that is added to what has results already: its value in these, whatever the default
+            becomes later. Where it has this value it is no part of a result's identity, so older results stay valid.
+    """
+    late = {} if neutral is ... else {"neutral": neutral}
+    return field(default=default, metadata={"description": description, "choices": choices, **late})
 
 
 def check_choices(settings: Any) -> None:

@@ -30,6 +30,8 @@ def compare(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    split: options.Split = None,
+    split_scope: options.SplitScope = None,
     algorithm: study.Algorithms = None,
     backbone: study.Backbones = None,
     rounds: study.Rounds = None,

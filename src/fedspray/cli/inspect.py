@@ -32,6 +32,8 @@ def inspect(
     alpha: options.Alpha = None,
     seed: options.Seed = None,
     partition_seed: options.PartitionSeed = 0,
+    split: options.Split = None,
+    split_scope: options.SplitScope = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -64,17 +66,7 @@ def inspect(
         if path is not None:
             check_target(path, suffixes, option)
     output = Output(as_json)
-    federation = options.open_federation(
-        output,
-        dataset,
-        partitioner=partitioner,
-        partition_dir=partition_dir,
-        clients=clients,
-        nodes=nodes,
-        alpha=alpha,
-        seed=seed,
-        partition_seed=partition_seed,
-    )
+    federation = options.open_federation(output, locals())
 
     from fedspray.data.statistics import describe
     from fedspray.report.clients import clients_csv, clients_table

@@ -85,11 +85,30 @@ Alpha = Annotated[
         rich_help_panel=DATA_PANEL,
     ),
 ]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        help="Percent of the labelled nodes for training, validation and test. [dim]default: 40/30/30[/dim]",
+        metavar="A/B/C",
+        rich_help_panel=DATA_PANEL,
+    ),
+]
+SplitScope = Annotated[
+    str | None,
+    typer.Option(
+        "--split-scope",
+        help="client: every client draws its own split; graph: one is drawn before the graph is cut. "
+        "[dim]default: client[/dim]",
+        metavar="SCOPE",
+        rich_help_panel=DATA_PANEL,
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(
         "--seed",
-        help="Draws the 40/30/30 split of every client. [dim]default: 0; a saved federation keeps its own split[/dim]",
+        help="Draws the splits. [dim]default: 0; a saved federation keeps its own split[/dim]",
         min=0,
         metavar="INT",
         rich_help_panel=DATA_PANEL,
@@ -151,7 +170,7 @@ MinClients = Annotated[
     int | None, training("--min-clients", "Stop when fewer clients than this train in a round.", "K")
 ]
 Selection = Annotated[
-    str | None, training("--selection", "The reported round by validation: loss, accuracy or balanced.", "RULE")
+    str | None, training("--selection", "The reported round by validation: loss, accuracy, balanced …", "RULE")
 ]
 Settings = Annotated[
     list[str] | None,
@@ -169,12 +188,16 @@ KeepSplit = Annotated[
 ]
 
 
+Dtype = Annotated[
+    str | None, training("--dtype", "Of weights and messages: float32 or float64. [dim]default: float32[/dim]", "TYPE")
+]
+
+
 _EXPERIMENT = (
-    *("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed"),
     *("algorithm", "backbone", "preset", "rounds", "local_epochs", "participation", "min_clients", "selection"),
-    *("seed", "seeds", "keep_split"),
+    *("seed", "seeds", "keep_split", "dtype"),
 )
-"""The flags that have the name of a key of an experiment."""
+"""The flags that have the name of a key of an experiment, beside those of the data."""
 
 
 def experiment_values(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +206,9 @@ def experiment_values(given: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         given: a command's arguments by name, its ``locals()``; all that is no flag of an experiment is ignored.
     """
-    values = {name: given.get(name) for name in _EXPERIMENT}
+    from fedspray.federate import DATA_KEYS
+
+    values = {name: given.get(name) for name in (*DATA_KEYS, *_EXPERIMENT)}
     values |= {
         "partition_dir": None if values["partition_dir"] is None else str(values["partition_dir"]),
         "keep_split": values["keep_split"] or None,
@@ -218,32 +243,17 @@ def _pairs(flag: str, items: list[str] | None) -> dict[str, str]:
     return pairs
 
 
-def open_federation(
-    output: Output,
-    dataset: str,
-    *,
-    partitioner: str | None = None,
-    partition_dir: Path | None = None,
-    clients: int | None = None,
-    nodes: int | None = None,
-    alpha: float | None = None,
-    seed: int | None = None,
-    partition_seed: int = 0,
-) -> Federation:
-    """Builds the federation that the shared options describe, with a spinner on standard error."""
-    from fedspray.federate import build_federation
+def open_federation(output: Output, given: Mapping[str, Any]) -> Federation:
+    """Builds the federation that the shared options describe, with a spinner on standard error.
 
-    with output.busy(f"preparing {dataset} …"):
-        federation = build_federation(
-            dataset,
-            partitioner=partitioner,
-            partition_dir=partition_dir,
-            clients=clients,
-            nodes=nodes,
-            seed=seed,
-            partition_seed=partition_seed,
-            alpha=alpha,
-        )
+    Args:
+        output: where to say what is being done.
+        given: a command's arguments by name, its ``locals()``; all that is no option of the data is ignored.
+    """
+    from fedspray.federate import DATA_KEYS, build_federation
+
+    with output.busy(f"preparing {given['dataset']} …"):
+        federation = build_federation(**{name: given[name] for name in (*DATA_KEYS, "seed")})
     note_tidied(output, federation)
     return federation
 

@@ -35,6 +35,8 @@ def partition(
     alpha: options.Alpha = None,
     seed: options.Seed = None,
     partition_seed: options.PartitionSeed = 0,
+    split: options.Split = None,
+    split_scope: options.SplitScope = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Cut a graph into clients, or draw `banks`, and save the federation as a folder."""
@@ -42,17 +44,7 @@ def partition(
         raise InputError(f"--out {out} exists already and is not empty: choose a new folder")
     output = Output(as_json)
     started = time.perf_counter()
-    federation = options.open_federation(
-        output,
-        dataset,
-        partitioner=partitioner,
-        partition_dir=partition_dir,
-        clients=clients,
-        nodes=nodes,
-        alpha=alpha,
-        seed=seed,
-        partition_seed=partition_seed,
-    )
+    federation = options.open_federation(output, locals())
     try:
         with output.busy(f"writing {out} …"):
             federation.save(out)

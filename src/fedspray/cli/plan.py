@@ -35,6 +35,8 @@ def plan(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    split: options.Split = None,
+    split_scope: options.SplitScope = None,
     algorithm: options.Algorithm = None,
     backbone: options.Backbone = None,
     preset: options.Preset = None,

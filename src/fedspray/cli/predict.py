@@ -30,15 +30,14 @@ def predict(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict the class of every node of a graph with a client's personal model."""
-    from fedspray.data.federation import Client
-    from fedspray.data.graph import Graph
+    from fedspray.data.reading import read_graph
     from fedspray.report.files import check_target, write_predictions
     from fedspray.runs.models import PersonalModel
 
     output = Output(as_json)
     check_target(out, (".csv",), "--out")
     personal = PersonalModel.load(model)
-    nodes = Client.load(graph).graph if graph.is_dir() else Graph.from_npz(graph)
+    nodes = read_graph(graph)
     probabilities = personal.predict(nodes)
     write_predictions(out, probabilities, nodes.node_names, personal.task.class_names)
     known = nodes.labelled

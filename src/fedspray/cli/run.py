@@ -44,6 +44,8 @@ def run(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    split: options.Split = None,
+    split_scope: options.SplitScope = None,
     algorithm: options.Algorithm = None,
     backbone: options.Backbone = None,
     backbone_of: options.BackboneOf = None,
@@ -57,6 +59,7 @@ def run(
     seed: options.RunSeed = None,
     seeds: options.RunSeeds = None,
     keep_split: options.KeepSplit = False,
+    dtype: options.Dtype = None,
     threads: Annotated[
         int | None,
         options.training(

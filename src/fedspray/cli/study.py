@@ -140,7 +140,7 @@ def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
     from fedspray.studies.choice import with_flags
     from fedspray.studies.plan import Plan
 
-    flags = {name: given[name] for name in _SINGLE if given.get(name) is not None}
+    flags = {name: given[name] for name in _single() if given.get(name) is not None}
     if "partition_dir" in flags:
         flags["partition_dir"] = str(flags["partition_dir"])
     lists = {key: given[name] for name, key in _LISTS.items() if given.get(name) is not None}
@@ -152,7 +152,13 @@ def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
     return Plan.from_values(values, name, settings)
 
 
-_SINGLE = ("partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed", "rounds")
+def _single() -> list[str]:
+    """Flags that have one value for the whole study."""
+    from fedspray.federate import DATA_KEYS
+
+    return [*(name for name in DATA_KEYS if name != "dataset"), "rounds"]
+
+
 _LISTS = {
     "dataset": "datasets",
     "algorithm": "algorithms",
@@ -165,7 +171,7 @@ _LISTS = {
 
 def check_unset(setting: str, given: Mapping[str, Any]) -> None:
     """Refuses to vary what a flag of its own has decided."""
-    if setting in _SINGLE and given[setting] is not None:
+    if setting in _single() and given.get(setting) is not None:
         raise InputError(f"{setting} is set by a flag and varied, but only one can be")
 
 
@@ -173,7 +179,7 @@ def again(config: Path | None, given: Mapping[str, Any]) -> str:
     """What runs the rows of a study again: its file, with the flags that change its values; nothing without a file."""
     if config is None:
         return ""
-    named = [(f"--{name.replace('_', '-')}", given[name]) for name in (*_SINGLE, "seeds")]
+    named = [(f"--{name.replace('_', '-')}", given[name]) for name in (*_single(), "seeds")]
     flags = [word for flag, value in named if value is not None for word in (flag, str(value))]
     return shlex.join([config.name, *flags, *(word for item in given["settings"] or [] for word in ("--set", item))])
 

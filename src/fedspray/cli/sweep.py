@@ -24,7 +24,7 @@ def sweep(
         str,
         typer.Option(
             "--vary",
-            help="Any setting and its values, or clients, nodes, alpha or partition_seed of the data.",
+            help="Any setting and its values, or clients, nodes, alpha, split … of the data.",
             metavar="NAME=A,B,…",
         ),
     ],
@@ -36,6 +36,8 @@ def sweep(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    split: options.Split = None,
+    split_scope: options.SplitScope = None,
     algorithm: study.Algorithms = None,
     backbone: study.Backbones = None,
     rounds: study.Rounds = None,

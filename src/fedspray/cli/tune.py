@@ -45,6 +45,8 @@ def tune(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    split: options.Split = None,
+    split_scope: options.SplitScope = None,
     algorithm: study.Algorithms = None,
     backbone: study.Backbones = None,
     rounds: study.Rounds = None,
@@ -59,7 +61,7 @@ def tune(
         str | None,
         typer.Option(
             "--criterion",
-            help="What is largest at the best trial: mean, overall, minority, balanced, loss. [dim]default: mean[/dim]",
+            help="What is best at the best trial: mean, overall, minority, balanced, loss … [dim]default: mean[/dim]",
             metavar="NAME",
         ),
     ] = None,

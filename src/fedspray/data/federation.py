@@ -27,14 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.data.graph import Graph, as_integers, differing_place, repeated
+from fedspray.data.minority import NONE, majority_class
+from fedspray.data.splits import SCOPES, SPLIT, SplitRule
+from fedspray.data.splits import Split as Split  # part of a client
 from fedspray.errors import InputError, MissingDataError
-from fedspray.seeds import generator
 
 FORMAT = 1
 """Version of the folder layout; raised when a reader of the old one would go wrong."""
-
-SHARES = (0.4, 0.3, 0.3)
-"""Shares of the labelled nodes for training, validation and test: the paper's."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,6 @@ class Task:
                 theirs, ours = (repr(names[place]) if place < len(names) else "missing" for names in (given, known))
                 return f"{what} {place}", theirs, ours
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Which nodes of a client are for training, validation and test: three disjoint masks [N]."""
-
-    train: NDArray[np.bool_]
-    val: NDArray[np.bool_]
-    test: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +92,8 @@ class Client:
     def majority_class(self) -> int | None:
         """The most frequent class among the training nodes (ties: the lowest), or None without any."""
         counts = np.bincount(self.graph.labels[self.split.train], minlength=self.graph.num_classes)
-        return int(counts.argmax()) if counts.sum() else None
+        found = int(majority_class(counts))
+        return None if found == NONE else found
 
     def fingerprint(self) -> str:
         """sha256 of the name, the graph and the split: the same nodes in the same order and parts, the same digest."""
@@ -205,6 +196,8 @@ class Federation:
         *,
         name: str = "federation",
         seed: int = 0,
+        split: str = SPLIT,
+        split_scope: str = SCOPES[0],
         settings: Mapping[str, Any] | None = None,
     ) -> Federation:
         """Cuts one graph into clients.
@@ -213,7 +206,10 @@ class Federation:
             graph: the whole graph.
             parts: node indices of each client; a mapping names them, a sequence gets ``client_00`` …
             name: what to call the federation.
-            seed: draws the 40/30/30 split of every client.
+            seed: draws the splits.
+            split: percent of the labelled nodes for training, validation and test.
+            split_scope: ``client`` if every client draws its own, ``graph`` if one is drawn on the whole graph, so
+                that clients may have other shares.
             settings: provenance to remember.
         """
         given = parts if isinstance(parts, Mapping) else dict(zip(_default_names(len(parts)), parts, strict=True))
@@ -224,11 +220,10 @@ class Federation:
             owner[nodes] = index
         leaving = owner[graph.edges][:, owner[graph.edges[0]] != owner[graph.edges[1]]]
         edges_lost = np.bincount(leaving[leaving >= 0], minlength=len(named))
-        clients = (
-            _make_client(client_name, graph.subgraph(nodes), seed, nodes, int(edges_lost[index]))
-            for index, (client_name, nodes) in enumerate(named.items())
-        )
-        return cls(name, tuple(clients), {**(settings or {}), "split_seed": seed})
+        graphs = {client_name: graph.subgraph(nodes) for client_name, nodes in named.items()}
+        rule = SplitRule(split, split_scope)
+        clients = _make_clients(graphs, list(named.values()), edges_lost.tolist(), rule, seed)
+        return cls(name, clients, {**(settings or {}), **rule.settings(), "split_seed": seed})
 
     @classmethod
     def from_graphs(
@@ -237,6 +232,7 @@ class Federation:
         *,
         name: str = "federation",
         seed: int = 0,
+        split: str = SPLIT,
         settings: Mapping[str, Any] | None = None,
     ) -> Federation:
         """Makes a federation of graphs that are separate already: one client for each."""
@@ -245,8 +241,9 @@ class Federation:
         else:
             listed = list(graphs)
             named = dict(zip(_default_names(len(listed)), listed, strict=True))
-        clients = (_make_client(key, graph, seed, np.arange(graph.num_nodes), 0) for key, graph in named.items())
-        return cls(name, tuple(clients), {**(settings or {}), "split_seed": seed})
+        rule, node_ids = SplitRule(split), [np.arange(graph.num_nodes) for graph in named.values()]
+        clients = _make_clients(named, node_ids, [0] * len(named), rule, seed)
+        return cls(name, clients, {**(settings or {}), **rule.settings(), "split_seed": seed})
 
     def check_labels(self) -> None:
         """Refuses a federation that nobody can learn from; it can still be looked at and cut."""
@@ -267,10 +264,15 @@ class Federation:
         clients = (replace(c, split=replace(c.split, test=mask)) for c, mask in zip(self.clients, nobody, strict=True))
         return replace(self, clients=tuple(clients))
 
-    def with_split(self, seed: int) -> Federation:
-        """The same clients with their 40/30/30 splits drawn anew from ``seed``."""
-        clients = tuple(replace(c, split=draw_split(c.graph, seed, c.name)) for c in self.clients)
-        return replace(self, clients=clients, settings={**self.settings, "split_seed": seed})
+    def with_split(self, seed: int, split: str | None = None, split_scope: str | None = None) -> Federation:
+        """The same clients with their splits drawn anew from ``seed``: as always, or as is said here."""
+        own = SplitRule.of(self.settings)
+        known = SplitRule(split or own.split, split_scope or own.split_scope)
+        graphs = {client.name: client.graph for client in self.clients}
+        drawn = known.draw(graphs, [client.node_ids for client in self.clients], seed)
+        clients = tuple(replace(client, split=new) for client, new in zip(self.clients, drawn, strict=True))
+        others = {name: value for name, value in self.settings.items() if name not in vars(known)}
+        return replace(self, clients=clients, settings={**others, **known.settings(), "split_seed": seed})
 
     def save(self, folder: str | Path) -> None:
         """Writes the federation as a new folder; the folder appears only when it is complete."""
@@ -310,26 +312,18 @@ class Federation:
         return cls(manifest["name"], clients, manifest["settings"])
 
 
-def draw_split(graph: Graph, seed: int, client_name: str) -> Split:
-    """Splits a client's labelled nodes 40/30/30 at random.
-
-    The draw depends on the seed and the client's name alone, so a client that is on its own machine
-    gets the split that it has in the whole federation. A client with any label has a training node.
-    """
-    labelled = np.flatnonzero(graph.labelled)
-    order = generator(seed, "split", client_name).permutation(labelled)
-    num_train = min(len(order), max(1, round(SHARES[0] * len(order))))
-    num_val = min(len(order) - num_train, round(SHARES[1] * len(order)))
-    masks = []
-    for chosen in np.split(order, [num_train, num_train + num_val]):
-        mask = np.zeros(graph.num_nodes, dtype=np.bool_)
-        mask[chosen] = True
-        masks.append(mask)
-    return Split(*masks)
-
-
-def _make_client(name: str, graph: Graph, seed: int, node_ids: NDArray[np.int64], edges_lost: int) -> Client:
-    return Client(name, graph, draw_split(graph, seed, name), np.asarray(node_ids, dtype=np.int64), edges_lost)
+def _make_clients(
+    graphs: Mapping[str, Graph],
+    node_ids: Sequence[NDArray[np.int64]],
+    edges_lost: Sequence[int],
+    rule: SplitRule,
+    seed: int,
+) -> tuple[Client, ...]:
+    splits = rule.draw(graphs, node_ids, seed)
+    rows = zip(graphs.items(), splits, node_ids, edges_lost, strict=True)
+    return tuple(
+        Client(name, graph, split, np.asarray(ids, dtype=np.int64), n) for (name, graph), split, ids, n in rows
+    )
 
 
 def _default_names(count: int) -> list[str]:

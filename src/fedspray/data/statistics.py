@@ -2,9 +2,8 @@
 
 Words, as used everywhere in this project:
 
-* *majority class* of a client: its most frequent class, ties go to the lowest. Here all labelled nodes
+* *majority class* and *minority nodes* of a client: `fedspray.data.minority` defines them. Here all labelled nodes
   count; training and evaluation know the training labels only (`Client.majority_class`).
-* *minority nodes*: the client's labelled nodes of every other class.
 * *homophily* of a node: the share of its labelled neighbours that have its own label. Neighbours without
   a label say nothing and are not counted; a node without a label, or without a labelled neighbour, has
   no homophily and is left out of averages.
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph
+from fedspray.data.minority import NONE, is_minority, majority_class
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,9 @@ def _describe_client(client: Client, overall: NDArray[np.int64]) -> ClientStatis
     counts = graph.label_counts()
     homophily = node_homophily(graph)
     labelled = int(counts.sum())
-    majority = int(counts.argmax()) if labelled else None
-    is_majority = graph.labelled & (graph.labels == majority)
-    majority_nodes = int(is_majority.sum())
+    majority = int(majority_class(counts))
+    minority = graph.labelled & is_minority(graph.labels, majority)
+    minority_nodes = int(minority.sum())
     return ClientStatistics(
         name=client.name,
         num_nodes=graph.num_nodes,
@@ -165,11 +165,11 @@ def _describe_client(client: Client, overall: NDArray[np.int64]) -> ClientStatis
         isolated_nodes=int((graph.degrees == 0).sum()),
         label_counts=tuple(counts.tolist()),
         unlabelled_nodes=graph.num_nodes - labelled,
-        majority_class=majority,
-        majority_nodes=majority_nodes,
-        minority_nodes=labelled - majority_nodes,
-        majority_homophily=_average(homophily[is_majority]),
-        minority_homophily=_average(homophily[graph.labelled & ~is_majority]),
+        majority_class=None if majority == NONE else majority,
+        majority_nodes=labelled - minority_nodes,
+        minority_nodes=minority_nodes,
+        majority_homophily=_average(homophily[graph.labelled & ~minority]),
+        minority_homophily=_average(homophily[minority]),
         class_homophily=tuple(_average(homophily[graph.labels == c]) for c in range(graph.num_classes)),
         label_divergence=label_divergence(counts, overall),
         edges_lost=client.edges_lost,

@@ -20,6 +20,7 @@ import torch
 
 from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
+from fedspray.data.splits import SplitRule
 from fedspray.deploy.forms import Forms
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
@@ -32,7 +33,6 @@ RESERVED = ("server", "coordinator")
 """Names that kits of a project have already."""
 MOST = 10_000_000
 """Features or classes that an agreement may have: a model for more of them does not fit into any memory."""
-DTYPES = ("float32", "float64")
 
 
 class Refused(InputError):
@@ -63,8 +63,9 @@ class Agreement:
         task = self.roster.task
         _check_count("num_features", task.num_features, task.feature_names)
         _check_count("num_classes", task.num_classes, task.class_names)
-        if self.settings.dtype not in DTYPES:
-            raise InputError(f"dtype is {self.settings.dtype!r}, but must be {' or '.join(DTYPES)}")
+        scope = SplitRule.of(self.roster.settings).split_scope
+        if not self.settings.keep_split and scope != "client":
+            raise InputError(f"split-scope is {scope!r}, but a site can only draw its own split: keep the splits")
         for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
             if ":" in name:
                 raise InputError(f"{name!r} is code from outside, but sites run built-in algorithms and backbones only")

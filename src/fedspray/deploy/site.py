@@ -19,8 +19,10 @@ import numpy as np
 import torch
 
 from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Client, Split, Task, draw_split
+from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
+from fedspray.data.reading import read_graph_and_split
+from fedspray.data.splits import SplitRule, draw_split
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Agreement, Refused, check_name
 from fedspray.deploy.forms import Form, Forms, difference, form_of
@@ -90,21 +92,15 @@ class Site:
             raise InputError(
                 f"no data folder is set: say where the data are with fedspray site check {self.folder} --data PATH"
             )
-        keep_split = agreement.settings.keep_split
-        if self.data.is_dir():
-            stored = Client.load(self.data)
-            graph, split = stored.graph, stored.split if keep_split else None
-        elif self.data.is_file():
-            if keep_split:
-                raise InputError(
-                    f"{self.data} has no split, but the agreement keeps the sites' own: give a client's folder"
-                )
-            graph, split = Graph.from_npz(self.data), None
-        else:
-            raise MissingDataError(f"{self.data} does not exist: give a client's folder or a graph in npz format")
+        graph, split = read_graph_and_split(self.data)
+        if not agreement.settings.keep_split:
+            split = draw_split(graph, seed, self.name, SplitRule.of(agreement.roster.settings))
+        elif split is None:
+            raise InputError(
+                f"{self.data} has no split, but the agreement keeps the sites' own: give a client's folder"
+            )
         graph = check_schema(graph, agreement.roster.task)
-        drawn: Split = draw_split(graph, seed, self.name) if split is None else split
-        return Client(self.name, graph, drawn, np.arange(graph.num_nodes))
+        return Client(self.name, graph, split, np.arange(graph.num_nodes))
 
 
 def check_schema(graph: Graph, task: Task) -> Graph:

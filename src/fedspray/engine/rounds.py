@@ -19,7 +19,7 @@ from fedspray.data.federation import Task
 from fedspray.engine.worker import Request
 from fedspray.errors import InputError, RunStopped
 from fedspray.evaluation import selection
-from fedspray.evaluation.metrics import Counts, Json, PartCounts, detail_summary
+from fedspray.evaluation.metrics import Counts, Json, PartCounts, breakdowns
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -68,7 +68,7 @@ class RoundSettings:
             raise InputError(f"participation is {self.participation}, but must be above 0 and at most 1")
         if self.min_clients is not None and self.min_clients < 1:
             raise InputError(f"min_clients is {self.min_clients}, but must be at least 1")
-        selection.score(self.selection, {"loss": None, "overall": None, "balanced": None})
+        selection.check(self.selection)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _final(answers: Answers, progress: Progress) -> Json:
     return {
         "best_round": progress.best_round,
         **{name: counts.part(name).summary() for name in ("train", "val", "test")},
-        **detail_summary(answers.counts),
+        **breakdowns(test),
         "clients": {
             str(k): {**row, "round": int(round_index)}
             for k, row, round_index in zip(

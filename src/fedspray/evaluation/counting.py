@@ -5,6 +5,8 @@ Counts of different clients add up, so pooled metrics are exact whoever computed
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedspray.data.batch import GraphBatch
+from fedspray.data.minority import is_minority, majority_class
 from fedspray.nn.tree import Message
 
 PARTS = ("train", "val", "test")
@@ -22,6 +25,12 @@ BUCKETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 BUCKET_NAMES = (*(f"{low:.1f}-{low + 0.2:.1f}" for low in BUCKETS), "isolated")
 
+BUDGETS = (0.01, 0.05, 0.10)
+"""Shares of a client's test nodes that somebody can look at."""
+
+CALIBRATION_BINS = 15
+"""Equal steps of confidence."""
+
 COUNT_KEYS = {
     "evaluation.confusion": "predictions by part (train, val, test), true class and predicted class",
     "evaluation.loss": "sum of the cross-entropy over each part",
@@ -30,6 +39,9 @@ COUNT_KEYS = {
 DETAIL_KEYS = {
     "evaluation.buckets": "correct and all test predictions by local homophily (last: no neighbours)",
     "evaluation.ranks": "per class, pairs of test nodes ranked rightly and all pairs (for the AUC)",
+    "evaluation.precision": "per class, sum over its test nodes of the precision at their rank, and their number",
+    "evaluation.alerts": "minority test nodes among the few that look least like the majority, by budget; and all",
+    "evaluation.calibration": "test nodes by confidence: sum of confidences, correct predictions, all",
     "evaluation.round": "the round that the client's kept model is from",
 }
 
@@ -59,8 +71,7 @@ class Counter:
         self._slots = owners[self._nodes] * len(PARTS) + parts
         self._owners, self._test = owners, batch.test
         self._all_labels = batch.labels
-        counts = batch.train_class_counts
-        self._majority = torch.where(counts.sum(dim=1) > 0, counts.argmax(dim=1), -1)
+        self._majority = majority_class(batch.train_class_counts.numpy())
         self._buckets = torch.from_numpy(bucket_of(homophily))
 
     def count(self, logits: Tensor) -> Message:
@@ -74,11 +85,11 @@ class Counter:
         return {
             "evaluation.confusion": confusion.to(torch.int32),
             "evaluation.loss": sums.view(num_clients, num_parts),
-            "evaluation.majority": self._majority.to(torch.int32),
+            "evaluation.majority": torch.from_numpy(self._majority.astype(np.int32)),
         }
 
     def detail(self, logits: Tensor) -> Message:
-        """Counts by local homophily, and ranked pairs for the AUC, on the test nodes."""
+        """What `DETAIL_KEYS` lists but the round, on the test nodes."""
         labels, owners = self._all_labels[self._test], self._owners[self._test]
         scores = logits[self._test]
         num_clients, num_buckets = self._shape[0], len(BUCKETS) + 1
@@ -87,17 +98,59 @@ class Counter:
         totals = torch.bincount(slots, minlength=num_clients * num_buckets)
         rights = torch.bincount(slots[correct], minlength=num_clients * num_buckets)
         buckets = torch.stack([rights, totals], dim=1).view(num_clients, num_buckets, 2)
-        ranks = torch.stack([self._ranked_pairs(scores[owners == k], labels[owners == k]) for k in range(num_clients)])
-        return {"evaluation.buckets": buckets.to(torch.int32), "evaluation.ranks": ranks}
+        found: dict[str, list[NDArray[np.float64]]] = {"ranks": [], "precision": [], "alerts": [], "calibration": []}
+        for k, majority in enumerate(self._majority):
+            probabilities = scores[owners == k].double().softmax(dim=1).numpy()
+            own = labels[owners == k].numpy()
+            found["ranks"].append(_ranked_pairs(probabilities, own))
+            found["precision"].append(_precisions(probabilities, own))
+            found["alerts"].append(_alerts(probabilities, own, int(majority)))
+            found["calibration"].append(_calibration(probabilities, own))
+        sums = {f"evaluation.{name}": torch.from_numpy(np.stack(rows)) for name, rows in found.items()}
+        return {"evaluation.buckets": buckets.to(torch.int32), **sums}
 
-    def _ranked_pairs(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[C, 2]: for each class, (member, other) pairs that its probability ranks rightly (ties half), and all."""
-        probabilities = logits.double().softmax(dim=1).numpy()
-        rows = []
-        for c in range(self._shape[2]):
-            members = probabilities[labels.numpy() == c, c]
-            others = np.sort(probabilities[labels.numpy() != c, c])
-            below = np.searchsorted(others, members, side="left").sum()
-            up_to = np.searchsorted(others, members, side="right").sum()
-            rows.append([(below + up_to) / 2, float(len(members) * len(others))])
-        return torch.tensor(rows, dtype=torch.float64)
+
+def _ranked_pairs(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[C, 2]: for each class, (member, other) pairs that its probability ranks rightly (ties half), and all."""
+    rows = []
+    for c, scores in enumerate(probabilities.T):
+        members, others = scores[labels == c], np.sort(scores[labels != c])
+        below = np.searchsorted(others, members, side="left").sum()
+        up_to = np.searchsorted(others, members, side="right").sum()
+        rows.append([(below + up_to) / 2, len(members) * len(others)])
+    return np.array(rows, dtype=np.float64)
+
+
+def _precisions(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[C, 2]: for each class, over its members: the share of members among nodes not ranked below; and how many."""
+    rows = []
+    for c, scores in enumerate(probabilities.T):
+        members, everyone = np.sort(scores[labels == c]), np.sort(scores)
+        not_below = [len(nodes) - np.searchsorted(nodes, members, side="left") for nodes in (members, everyone)]
+        rows.append([(not_below[0] / not_below[1]).sum(), len(members)])
+    return np.array(rows, dtype=np.float64)
+
+
+def _alerts(probabilities: NDArray[np.float64], labels: NDArray[np.int64], majority: int) -> NDArray[np.float64]:
+    """[B+1]: minority nodes among those with the least probability of the majority class, by budget; and all.
+
+    Nodes that are equally likely to be the last within a budget count with their share of what is left of it.
+    """
+    sought = is_minority(labels, majority)
+    found = []
+    for budget in BUDGETS if sought.any() else ():
+        scores = probabilities[:, majority]
+        count = math.ceil(round(budget * len(scores), 9))
+        last = np.partition(scores, count - 1)[count - 1]
+        tied = scores == last
+        found.append(sought[scores < last].sum() + (count - (scores < last).sum()) * sought[tied].mean())
+    return np.array([*(found or [0.0] * len(BUDGETS)), sought.sum()], dtype=np.float64)
+
+
+def _calibration(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[15, 3]: by step of confidence, the sum of confidences, correct predictions and all."""
+    confidence = probabilities.max(axis=1, initial=0.0)
+    step = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    columns = (confidence, probabilities.argmax(axis=1) == labels, np.ones_like(confidence))
+    sums = [np.bincount(step, weights=column, minlength=CALIBRATION_BINS) for column in columns]
+    return np.stack(sums, axis=1).astype(np.float64)  # without a node they are whole numbers

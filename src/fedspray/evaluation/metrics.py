@@ -1,20 +1,26 @@
-"""Metrics from counts: sums first, one division at the end. An empty set gives None, never NaN.
+"""Metrics: each is one function from counts that clients send to a number, and this file is the list of them.
 
-*Minority nodes* are those outside the majority class of their own client's training labels.
+Sums first, one division at the end; an empty set gives None, never NaN. Whatever is declared with `metric` here is in
+results, tables, pages and the choices of ``--selection`` and ``--criterion``. *Minority nodes* are those outside the
+majority class of their own client's training labels (`fedspray.data.minority`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray.evaluation.counting import BUCKET_NAMES, PARTS
+from fedspray.data.minority import is_minority
+from fedspray.evaluation.counting import BUCKET_NAMES, BUDGETS, PARTS
 from fedspray.nn.tree import Message
 
 Json = dict[str, Any]
+Pair = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -27,20 +33,21 @@ class Counts:
     """[K, 3]: sums."""
     majority: NDArray[np.int64]
     """[K]: -1 where a client has no training node."""
+    detail: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What `Counter.detail` writes, in the report at the end: of test nodes."""
 
     @classmethod
     def from_message(cls, message: Message) -> Counts:
-        """Reads the keys that `Counter.count` writes."""
-        return cls(
-            message["evaluation.confusion"].numpy().astype(np.int64),
-            message["evaluation.loss"].numpy(),
-            message["evaluation.majority"].numpy().astype(np.int64),
-        )
+        """Reads the keys that `Counter` writes."""
+        arrays = {name.removeprefix("evaluation."): value.numpy() for name, value in message.items()}
+        confusion, loss, majority = (arrays.pop(name) for name in ("confusion", "loss", "majority"))
+        return cls(confusion.astype(np.int64), loss, majority.astype(np.int64), arrays)
 
     def part(self, name: str) -> PartCounts:
         """The counts of train, val or test."""
         index = PARTS.index(name)
-        return PartCounts(self.confusion[:, index], self.loss[:, index], self.majority)
+        detail = self.detail if name == "test" else {}
+        return PartCounts(self.confusion[:, index], self.loss[:, index], self.majority, detail)
 
 
 @dataclass(frozen=True)
@@ -50,42 +57,32 @@ class PartCounts:
     confusion: NDArray[np.int64]
     loss: NDArray[np.float64]
     majority: NDArray[np.int64]
+    detail: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def summary(self) -> Json:
-        """All pooled metrics and the two accuracies averaged over clients."""
-        pooled = self.confusion.sum(axis=0)
-        recalls = [_ratio(pooled[c, c], pooled[c].sum()) for c in range(len(pooled))]
-        overall, minority = self._correct(None), self._correct(self._minority_rows())
-        majority = tuple(a - b for a, b in zip(overall, minority, strict=True))
-        majority_accuracy = _ratio(majority[0].sum(), majority[1].sum())
-        minority_accuracy = _ratio(minority[0].sum(), minority[1].sum())
+        """All metrics that these counts suffice for, and the recall of each class."""
+        pooled = self.pooled
         return {
-            "overall": _ratio(overall[0].sum(), overall[1].sum()),
-            "minority": minority_accuracy,
-            "majority": majority_accuracy,
-            "balanced": _mean([majority_accuracy, minority_accuracy]),
-            "overall_client_mean": _mean([_ratio(*pair) for pair in zip(*overall, strict=True)]),
-            "minority_client_mean": _mean([_ratio(*pair) for pair in zip(*minority, strict=True)]),
-            "macro_f1": _mean([_f1(pooled, c) for c in range(len(pooled))]),
-            "recall": recalls,
-            "loss": _ratio(self.loss.sum(), pooled.sum()),
+            **{name: each.value(self) for name, each in METRICS.items() if self.detail or not each.closing},
+            "recall": [_ratio(pooled[c, c], pooled[c].sum()) for c in range(len(pooled))],
         }
 
     def by_client(self) -> list[Json]:
         """Each client's own metrics."""
         rows = []
-        overall, minority = self._correct(None), self._correct(self._minority_rows())
         for k, confusion in enumerate(self.confusion):
             rows.append(
                 {
-                    "overall": _ratio(overall[0][k], overall[1][k]),
-                    "minority": _ratio(minority[0][k], minority[1][k]),
-                    "nodes": int(overall[1][k]),
-                    "minority_nodes": int(minority[1][k]),
+                    "overall": _ratio(*(count[k] for count in self.all_nodes)),
+                    "minority": _ratio(*(count[k] for count in self.minority_nodes)),
+                    "nodes": int(self.all_nodes[1][k]),
+                    "minority_nodes": int(self.minority_nodes[1][k]),
                     "recall": [_ratio(confusion[c, c], confusion[c].sum()) for c in range(len(confusion))],
                     "loss": _ratio(self.loss[k], confusion.sum()),
                 }
             )
+            if self.detail:
+                rows[-1] |= {name: each.value(self._client(k)) for name, each in METRICS.items() if each.closing}
         return rows
 
     def rows(self) -> list[Json]:
@@ -96,35 +93,193 @@ class PartCounts:
     @classmethod
     def of_rows(cls, rows: list[Json]) -> PartCounts:
         """The counts of several clients, from what `rows` gave."""
-        return cls(*(np.array([row[name] for row in rows]) for name in ("confusion", "loss", "majority")))
+        confusion, loss, majority = (np.array([r[name] for r in rows]) for name in ("confusion", "loss", "majority"))
+        return cls(confusion, loss, majority)
 
-    def _minority_rows(self) -> NDArray[np.bool_]:
-        """[K, C]: the classes that are minority classes at each client."""
+    @cached_property
+    def pooled(self) -> NDArray[np.int64]:
+        """[C, C]: the confusion matrix of all clients."""
+        return np.asarray(self.confusion.sum(axis=0))
+
+    @cached_property
+    def all_nodes(self) -> Pair:
+        """Correct and all predictions of each client, [K] and [K]."""
+        return self._correct(np.ones(self.confusion.shape[:2], dtype=np.bool_))
+
+    @cached_property
+    def minority_nodes(self) -> Pair:
+        """The same of minority nodes."""
         classes = np.arange(self.confusion.shape[1])
-        return np.asarray((classes[None, :] != self.majority[:, None]) & (self.majority >= 0)[:, None])
+        return self._correct(is_minority(classes[None, :], self.majority[:, None]))
 
-    def _correct(self, rows: NDArray[np.bool_] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Correct and all predictions of each client, over the given true classes."""
-        mask = np.ones(self.confusion.shape[:2], dtype=np.bool_) if rows is None else rows
+    def sums(self, name: str) -> NDArray[Any]:
+        """What the clients sent under a name of `DETAIL_KEYS`, added up."""
+        return np.asarray(self.detail[name].sum(axis=0))
+
+    def _correct(self, mask: NDArray[np.bool_]) -> Pair:
+        """Over the true classes in ``mask`` [K, C]."""
         diagonal = np.diagonal(self.confusion, axis1=1, axis2=2)
         return (diagonal * mask).sum(axis=1), (self.confusion.sum(axis=2) * mask).sum(axis=1)
 
+    def _client(self, k: int) -> PartCounts:
+        detail = {name: value[k : k + 1] for name, value in self.detail.items()}
+        own = slice(k, k + 1)
+        return PartCounts(self.confusion[own], self.loss[own], self.majority[own], detail)
 
-def detail_summary(message: Message) -> Json:
-    """Accuracy by local homophily and the AUC, from what `Counter.detail` writes.
 
-    The AUC is one-against-rest, averaged over classes; its pairs are pairs of nodes of the same client, since
-    the scores of different personal models are not on one scale.
-    """
-    right, total = message["evaluation.buckets"].numpy().astype(np.int64).sum(axis=0).T
-    ranked, pairs = message["evaluation.ranks"].numpy().sum(axis=0).T
+Value = Callable[[PartCounts], float | None]
+
+
+# ---- the metrics ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number about predictions."""
+
+    name: str
+    title: str
+    """For the head of a column."""
+    description: str
+    """One line: what it is of."""
+    value: Value
+    smaller_is_better: bool = False
+    closing: bool = False
+    """It needs what clients report once, at the end, about test nodes."""
+    percent: bool = True
+    """It is a share, and shown in percent."""
+    headline: bool = False
+    """It is a column of the report's first table."""
+
+    def score(self, value: float | None) -> float | None:
+        """Larger is better."""
+        return value if value is None or not self.smaller_is_better else -value
+
+
+METRICS: dict[str, Metric] = {}
+"""All metrics by name, in the order of tables."""
+
+
+def metric(title: str, description: str, **more: bool) -> Callable[[Value], Value]:
+    """Declares a metric: a function of counts; its name is the key in results."""
+
+    def declare(value: Value) -> Value:
+        METRICS[value.__name__] = Metric(value.__name__, title, description, value, **more)
+        return value
+
+    return declare
+
+
+@metric("overall", "accuracy on all nodes", headline=True)
+def overall(counts: PartCounts) -> float | None:
+    """Correct predictions / nodes."""
+    return _pooled_ratio(*counts.all_nodes)
+
+
+@metric("minority", "accuracy on nodes outside their client's majority class", headline=True)
+def minority(counts: PartCounts) -> float | None:
+    """The same over minority nodes."""
+    return _pooled_ratio(*counts.minority_nodes)
+
+
+@metric("majority", "accuracy on nodes of their client's majority class", headline=True)
+def majority(counts: PartCounts) -> float | None:
+    """The same over all others."""
+    right, total = (a - b for a, b in zip(counts.all_nodes, counts.minority_nodes, strict=True))
+    return _pooled_ratio(right, total)
+
+
+@metric("balanced", "mean of the accuracies on majority and on minority nodes")
+def balanced(counts: PartCounts) -> float | None:
+    """One of them alone if the other does not exist."""
+    return _mean([majority(counts), minority(counts)])
+
+
+@metric("overall, mean of clients", "mean of the clients' own accuracies")
+def overall_client_mean(counts: PartCounts) -> float | None:
+    """Over clients that have a node."""
+    return _mean([_ratio(*pair) for pair in zip(*counts.all_nodes, strict=True)])
+
+
+@metric("minority, mean of clients", "mean of the clients' own accuracies on minority nodes")
+def minority_client_mean(counts: PartCounts) -> float | None:
+    """Over clients that have a minority node."""
+    return _mean([_ratio(*pair) for pair in zip(*counts.minority_nodes, strict=True)])
+
+
+@metric("macro F1", "mean of F1 over classes", headline=True)
+def macro_f1(counts: PartCounts) -> float | None:
+    """F1 is 2·TP / (true + predicted); a class without a node and a prediction is left out."""
+    pooled = counts.pooled
+    return _mean([_ratio(2.0 * pooled[c, c], pooled[c].sum() + pooled[:, c].sum()) for c in range(len(pooled))])
+
+
+@metric("balanced accuracy", "mean of the recall over classes")
+def balanced_accuracy(counts: PartCounts) -> float | None:
+    """Over classes that have a node."""
+    pooled = counts.pooled
+    return _mean([_ratio(pooled[c, c], pooled[c].sum()) for c in range(len(pooled))])
+
+
+@metric("loss", "mean cross-entropy", smaller_is_better=True, percent=False)
+def loss(counts: PartCounts) -> float | None:
+    """Sum of the cross-entropy / nodes."""
+    return _ratio(counts.loss.sum(), counts.pooled.sum())
+
+
+@metric("AUC", "area under the ROC curve of a class against the rest, mean over classes", closing=True, headline=True)
+def auc(counts: PartCounts) -> float | None:
+    """Pairs are of nodes of the same client, since the scores of different personal models are not on one scale."""
+    ranked, pairs = counts.sums("ranks").T
+    return _mean([_ratio(r, p) for r, p in zip(ranked, pairs, strict=True)])
+
+
+@metric("AUPRC", "average precision of a class against the rest, mean over classes", closing=True, headline=True)
+def auprc(counts: PartCounts) -> float | None:
+    """Nodes are ranked within their client; clients weigh by their members of the class."""
+    precisions, members = counts.sums("precision").T
+    return _mean([_ratio(p, m) for p, m in zip(precisions, members, strict=True)])
+
+
+@metric(
+    f"recall at {BUDGETS[1]:.0%}",
+    f"share of minority nodes among each client's {BUDGETS[1]:.0%} of nodes that look least like its majority class",
+    closing=True,
+    headline=True,
+)
+def recall_at_budget(counts: PartCounts) -> float | None:
+    """Of what there is to find, the share that somebody finds who looks at a few alerts only."""
+    return _recall_at_budgets(counts)[1]
+
+
+@metric("calibration error", "mean distance of confidence and accuracy (ECE)", smaller_is_better=True, closing=True)
+def calibration_error(counts: PartCounts) -> float | None:
+    """Σ over bins of confidence |Σ confidence - correct| / nodes."""
+    confidence, correct, nodes = counts.sums("calibration").T
+    return _ratio(np.abs(confidence - correct).sum(), nodes.sum())
+
+
+def breakdowns(counts: PartCounts) -> Json:
+    """What the report at the end says beside metrics: by local homophily, by budget of alerts."""
+    right, total = counts.sums("buckets").astype(np.int64).T
     return {
         "by_homophily": {
             name: {"accuracy": _ratio(r, t), "nodes": int(t)}
             for name, r, t in zip(BUCKET_NAMES, right, total, strict=True)
         },
-        "auc": _mean([_ratio(r, p) for r, p in zip(ranked, pairs, strict=True)]),
+        "recall_by_budget": {
+            f"{budget:.0%}": value for budget, value in zip(BUDGETS, _recall_at_budgets(counts), strict=True)
+        },
     }
+
+
+def _recall_at_budgets(counts: PartCounts) -> list[float | None]:
+    *found, total = counts.sums("alerts")
+    return [_ratio(count, total) for count in found]
+
+
+def _pooled_ratio(right: NDArray[np.int64], total: NDArray[np.int64]) -> float | None:
+    return _ratio(right.sum(), total.sum())
 
 
 def _ratio(numerator: float | np.number[Any], denominator: float | np.number[Any]) -> float | None:
@@ -134,8 +289,3 @@ def _ratio(numerator: float | np.number[Any], denominator: float | np.number[Any
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
-
-
-def _f1(confusion: NDArray[np.int64], c: int) -> float | None:
-    """F1 of one class: 2·TP / (true + predicted); None for a class without a node or a prediction."""
-    return _ratio(2.0 * confusion[c, c], confusion[c].sum() + confusion[:, c].sum())

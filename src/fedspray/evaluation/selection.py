@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from fedspray.errors import unknown
-from fedspray.evaluation.metrics import Json
+from fedspray.evaluation.metrics import METRICS, Json
 
-RULES = {
-    "loss": "smallest pooled validation loss",
-    "accuracy": "largest pooled validation accuracy",
-    "balanced": "largest mean of the validation accuracies of majority and of minority nodes",
-}
+ACCURACY = "accuracy"
+"""The rule of the largest `overall`."""
+
+
+def rules() -> dict[str, str]:
+    """The rules by name: metrics that every round has, `overall` also as ``accuracy``."""
+    return {ACCURACY: "overall", **{name: name for name, each in METRICS.items() if not each.closing}}
+
+
+def check(rule: str) -> None:
+    """Refuses a rule that does not exist."""
+    if rule not in rules():
+        raise unknown("selection rule", rule, rules())
 
 
 def score(rule: str, validation: Json) -> float | None:
     """How good a round is under a rule: larger is better; None if the validation set is empty."""
-    if rule not in RULES:
-        raise unknown("selection rule", rule, RULES)
-    if rule == "loss":
-        return None if validation["loss"] is None else -float(validation["loss"])
-    value = validation["overall" if rule == "accuracy" else "balanced"]
+    check(rule)
+    name = rules()[rule]
+    value = METRICS[name].score(validation[name])
     return None if value is None else float(value)

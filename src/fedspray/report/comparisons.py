@@ -9,10 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedspray.evaluation.metrics import METRICS
 from fedspray.report.sheets import Sheet, to_csv
 from fedspray.report.tables import best_of, percent, percent_spread, with_all_seeds
 from fedspray.studies.comparison import TIE
-from fedspray.studies.statistics import METRICS, T_TEST_SEEDS, WILCOXON_SEEDS
+from fedspray.studies.statistics import COMPARED, T_TEST_SEEDS, WILCOXON_SEEDS
 
 Json = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ def comparison_csv(summary: Json, settings: str) -> str:
     extra = ["difference", "low", "high", "t_p", "t_p_holm", "wilcoxon_p", "wilcoxon_p_holm"]
     lines = []
     for row in summary["rows"]:
-        for metric in METRICS:
+        for metric in _known(summary):
             test = tests.get((row["dataset"], row["backbone"], row["method"], metric), {})
             figures = [_hundred(test.get(name)) for name in extra[:3]] + [_short(test.get(name)) for name in extra[3:]]
             names = (row["dataset"], row["method"], row["backbone"], metric)
@@ -81,7 +82,7 @@ def sweep_sheet(summary: Json) -> Sheet:
     ordered = [summary["rows"][i] for i in order]
     rows = [
         [*(row[name] for name in varied), str(row["value"])]
-        + [percent_spread(row[metric]) for metric in METRICS]
+        + [percent_spread(row[metric]) for metric in COMPARED]
         + [_bytes(row["bytes_up"]), _seconds(row["cpu_seconds"])]
         for row in ordered
     ]
@@ -91,7 +92,7 @@ def sweep_sheet(summary: Json) -> Sheet:
         sections.append(indices[0])
         bold |= _best(ordered, indices, first_column=len(varied) + 1)
     title = ", ".join([*fixed, summary["setting"]]) + ": test accuracy in %"
-    columns = [*(names[name] for name in varied), summary["setting"], *METRICS, "MB up", "CPU s"]
+    columns = [*(names[name] for name in varied), summary["setting"], *COMPARED, "MB up", "CPU s"]
     note = _seed_note(ordered, [" ".join(row[: len(varied) + 1]) for row in rows])
     return Sheet(title, columns, rows, frozenset(bold), sections, len(varied) + 1, note)
 
@@ -102,8 +103,14 @@ def sweep_csv(summary: Json) -> str:
     lines = []
     for row in summary["rows"]:
         names = (row["dataset"], row["method"], row["backbone"], summary["setting"], row["value"])
-        lines += [[*names, metric, *_mean_std(row[metric]), len(row["seeds"])] for metric in METRICS]
+        lines += [[*names, metric, *_mean_std(row[metric]), len(row["seeds"])] for metric in _known(summary)]
     return to_csv(columns, lines)
+
+
+def _known(summary: Json) -> list[str]:
+    """The metrics in percent that any row has."""
+    shares = [name for name, metric in METRICS.items() if metric.percent]
+    return [name for name in shares if any(row.get(name, {}).get("mean") is not None for row in summary["rows"])]
 
 
 def search_sheet(record: Json) -> Sheet:
@@ -111,7 +118,7 @@ def search_sheet(record: Json) -> Sheet:
     names = list(record["trials"][0]["values"])
     rows, bold = [], set()
     for index, trial in enumerate(record["trials"]):
-        means = [_mean([run.get(metric) for run in trial["runs"]]) for metric in METRICS]
+        means = [_mean([run.get(metric) for run in trial["runs"]]) for metric in COMPARED]
         score = "failed" if trial["score"] is None else f"{trial['score']:.4f}"
         rows.append([*(str(trial["values"][name]) for name in names), *map(percent, means), score])
         if trial["values"] == record["chosen"]:
@@ -119,14 +126,14 @@ def search_sheet(record: Json) -> Sheet:
     title = f"{record['dataset']}, {', '.join(record['methods'])}, {record['backbone']}: validation accuracy in %"
     seeds = ", ".join(map(str, record["seeds"]))
     note = f"Score: {record['criterion']}. Seeds: {seeds}. Chosen: {_values(record['chosen'])}."
-    return Sheet(title, [*names, *METRICS, "score"], rows, frozenset(bold), num_labels=len(names), note=note)
+    return Sheet(title, [*names, *COMPARED, "score"], rows, frozenset(bold), num_labels=len(names), note=note)
 
 
 def _accuracy(summary: Json, dataset: str) -> Sheet:
     ordered = [row for row in summary["rows"] if row["dataset"] == dataset]
     rows = [
         [row["backbone"], row["method"]]
-        + [percent_spread(row[metric]) for metric in METRICS]
+        + [percent_spread(row[metric]) for metric in COMPARED]
         + [_bytes(row["bytes_up"]), _bytes(row["bytes_down"]), _seconds(row["cpu_seconds"])]
         for row in ordered
     ]
@@ -135,7 +142,7 @@ def _accuracy(summary: Json, dataset: str) -> Sheet:
         indices = [i for i, row in enumerate(ordered) if row["backbone"] == backbone]
         sections.append(indices[0])
         bold |= _best(ordered, indices, first_column=2)
-    columns = ["backbone", "method", *METRICS, "MB up", "MB down", "CPU s"]
+    columns = ["backbone", "method", *COMPARED, "MB up", "MB down", "CPU s"]
     names = [f"{row['backbone']} {row['method']}" for row in ordered]
     note = f"{_seed_note(ordered, names)} Bytes of all clients and CPU seconds per run.{_failure_note(ordered)}"
     return Sheet(f"{dataset}: test accuracy in %", columns, rows, frozenset(bold), sections, 2, note)
@@ -190,10 +197,10 @@ def _wins(summary: Json) -> Sheet:
     tallies = {(tally["method"], tally["metric"]): tally for tally in summary["win_tie_loss"]}
     methods = list(dict.fromkeys(method for method, _ in tallies))
     rows = [
-        [method, *(_tally(tallies[method, metric][over]) for over in ("clients", "tables") for metric in METRICS)]
+        [method, *(_tally(tallies[method, metric][over]) for over in ("clients", "tables") for metric in COMPARED)]
         for method in methods
     ]
-    columns = ["method", *(f"{metric}, {over}" for over in ("clients", "tables") for metric in METRICS)]
+    columns = ["method", *(f"{metric}, {over}" for over in ("clients", "tables") for metric in COMPARED)]
     note = (
         f"Means over seeds, better / within {100 * TIE:g} points / worse. Clients: of every data set and backbone; "
         "tables: pairs of data set and backbone."
@@ -216,7 +223,7 @@ def _best(rows: Sequence[Json], indices: Sequence[int], first_column: int) -> se
     """The cells with the largest mean."""
     bold = set()
     seeds = [rows[i]["seeds"] for i in indices]
-    for column, metric in enumerate(METRICS, start=first_column):
+    for column, metric in enumerate(COMPARED, start=first_column):
         bold |= {(indices[best], column) for best in best_of([rows[i][metric]["mean"] for i in indices], seeds)}
     return bold
 

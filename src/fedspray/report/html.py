@@ -17,21 +17,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedspray.evaluation.metrics import METRICS, Metric
 from fedspray.report import findings
 from fedspray.report.card import Card
 from fedspray.report.contents import cost, make_cards, page_data
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Json, Method, read_comparison
 from fedspray.report.tables import best_of, percent_spread
-
-HEADLINE = {
-    "overall": "all test nodes",
-    "minority": "nodes outside their client's majority class",
-    "majority": "nodes of their client's majority class",
-    "macro_f1": "mean over classes",
-    "auc": "pairs within a client",
-}
-"""The columns of the headline table, with what they are over."""
+from fedspray.runs.settings import DTYPES
 
 _OWN_FLAGS = ("rounds", "local_epochs", "participation", "min_clients", "selection")
 
@@ -87,7 +80,7 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
         subtitle=_subtitle(comparison),
         finding=finding(comparison, cards),
         headline=headline_rows(comparison, cards),
-        columns=HEADLINE,
+        columns=headline_metrics(comparison),
         uneven=len({len(method.seeds) for method in comparison.methods}) > 1,
         other_seeds=len({frozenset(run.seed for run in method.seeds) for method in comparison.methods}) > 1,
         reference=comparison.reference,
@@ -112,15 +105,22 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
     )
 
 
+def headline_metrics(comparison: Comparison) -> list[Metric]:
+    """The columns of the headline table, without metrics that all results are too old for."""
+    known = {name for method in comparison.methods for seed in method.seeds for name in seed.metrics}
+    return [each for each in METRICS.values() if each.headline and each.name in known]
+
+
 def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[Json]:
     """One row per method: mean ± standard deviation in percent, whether it is the best, and the minority gain."""
     methods = comparison.methods
     seeds = [[run.seed for run in method.seeds] for method in methods]
-    best = {name: best_of([m.spread(name)["mean"] for m in methods], seeds) for name in HEADLINE}
+    columns = headline_metrics(comparison)
+    best = {m.name: best_of([m.score(each.spread(m.name)["mean"]) for each in methods], seeds) for m in columns}
     rows = []
     for i, (method, card) in enumerate(zip(methods, cards, strict=True)):
         difference = card.cell().difference if card is not None and card.reference is not None else None
-        cells = [{"text": percent_spread(method.spread(name)), "best": i in best[name]} for name in HEADLINE]
+        cells = [{"text": percent_spread(method.spread(name)), "best": i in best[name]} for name in best]
         rows.append(
             {
                 "label": method.label,
@@ -165,6 +165,7 @@ def commands_of(content: Mapping[str, Any]) -> list[str]:
     for client, backbone in run["backbone_of"].items():
         words += ["--backbone-of", f"{client}={backbone}"]
     words += ["--keep-split"] if run["keep_split"] else []
+    words += ["--dtype", run["dtype"]] if run.get("dtype", DTYPES[0]) != DTYPES[0] else []
     seeds = run["seeds"]
     if len(seeds) > 1 and seeds == list(range(len(seeds))):
         return [shlex.join([*words, "--seeds", str(len(seeds))])]

@@ -59,7 +59,7 @@ class Method:
 
     def spread(self, name: str) -> Json:
         """Mean and standard deviation of a metric over seeds."""
-        return spread([seed.metrics[name] for seed in self.seeds])
+        return spread([seed.metrics.get(name) for seed in self.seeds])
 
     def client_spread(self, client: str, name: str) -> Json:
         """The same for one client."""

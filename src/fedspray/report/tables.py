@@ -9,13 +9,15 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from fedspray.evaluation.metrics import METRICS
+
 
 def run_table(summary: Mapping[str, Any]) -> Table:
     """One run: a row for each seed, and their mean ± standard deviation."""
     title = f"{summary['dataset']}, {summary['algorithm']}, {summary['backbone']}: test accuracy in %"
-    columns = ("seed", "round", "overall", "minority", "minority, mean of clients", _KILOBYTES)
-    table = Table(*columns, title=escape(title), title_justify="left")
     names = ("overall", "minority", "minority_client_mean")
+    columns = ("seed", "round", *(METRICS[name].title for name in names), _KILOBYTES)
+    table = Table(*columns, title=escape(title), title_justify="left")
     for row in summary["seeds"]:
         cells = (percent(row[name]) for name in names)
         sent = kilobytes_up({**summary, "seeds": [row]})

@@ -95,7 +95,7 @@ class Trained:
         """The metric of each finished seed, in percent."""
         if self.entry is None:
             return []
-        found = (self.entry.results[seed].metrics[metric] for seed in sorted(self.entry.results))
+        found = (self.entry.results[seed].metrics.get(metric) for seed in sorted(self.entry.results))
         return [100 * value for value in found if value is not None]
 
 

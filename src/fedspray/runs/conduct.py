@@ -122,7 +122,7 @@ class _Seed:
         self._every, self._on_record, self._on_round = checkpoint_every, on_record, on_round
         self._algorithm, self._rounds = settings.build()  # the server's, whatever backbones clients have
         self._algorithms, _ = settings.build_for(roster)
-        self._dtype = getattr(torch, settings.dtype)
+        self._dtype = settings.torch_dtype
         self._folder = None if folder is None else folder / f"seed-{seed}"
 
     def result(self) -> SeedResult:
@@ -214,14 +214,11 @@ def _metrics(
 ) -> Json:
     """The reported round as flat JSON: test metrics at the top, validation and details below."""
     detail = progress.detail
-    test = detail["test"]
     return {
         "best_round": detail["best_round"],
         "rounds": rounds.rounds,
-        **{name: test[name] for name in ("overall", "minority", "majority", "balanced")},
-        **{name: test[name] for name in ("overall_client_mean", "minority_client_mean", "macro_f1", "recall", "loss")},
-        "auc": detail["auc"],
-        "by_homophily": detail["by_homophily"],
+        **detail["test"],
+        **{name: detail[name] for name in ("by_homophily", "recall_by_budget")},
         "clients": {names[int(k)]: values for k, values in detail["clients"].items()},
         "val": detail["val"],
         "train": detail["train"],

@@ -16,7 +16,6 @@ hold what ``--set`` and ``--backbone-of`` give::
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -25,8 +24,9 @@ from typing import Any
 
 from fedspray import datasets
 from fedspray.data.federation import Federation
-from fedspray.errors import InputError, MissingDataError
-from fedspray.runs.settings import RunSettings, parse
+from fedspray.errors import InputError, MissingDataError, unknown
+from fedspray.federate import DATA_KEYS, build_federation
+from fedspray.runs.settings import DTYPES, RunSettings, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ class Experiment:
     nodes: int | None = None
     alpha: float | None = None
     partition_seed: int = 0
+    split: str | None = None
+    split_scope: str | None = None
     algorithm: str = "fedspray"
     backbone: str = "gcn"
     preset: str | None = None
@@ -53,20 +55,20 @@ class Experiment:
     seeds: int | None = None
     """This many seeds, from 0 on."""
     keep_split: bool = False
+    dtype: str = DTYPES[0]
     set: Mapping[str, Any] = field(default_factory=dict)
     backbone_of: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], where: str) -> Experiment:
-        """From named values; unknown names are refused with the nearest valid one."""
+        """From named values; unknown names are refused."""
         kinds = {f.name: str(f.type) for f in fields(cls)}
         checked: dict[str, Any] = {}
         for name, value in values.items():
             if name == "compare":
                 raise InputError(f"{where}: [compare] is for `fedspray compare`, but this command takes one experiment")
             if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1, cutoff=0)
-                raise InputError(f"{where}: unknown key {name!r}: the nearest is {near[0]!r} (settings go under [set])")
+                raise InputError(f"{where}: {unknown('key', str(name), kinds)} (settings go under [set])")
             if name in ("set", "backbone_of"):
                 if not isinstance(value, Mapping):
                     raise InputError(f"{where}: {name} is {value!r}, but must be a table of names and values")
@@ -87,8 +89,7 @@ class Experiment:
 
     def source(self) -> dict[str, Any]:
         """What names the data; paths are absolute, so that a run can be resumed from anywhere."""
-        names = ("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed")
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in DATA_KEYS}
         if self.dataset not in datasets.names() and Path(self.dataset).exists():
             values["dataset"] = str(Path(self.dataset).absolute())
         if self.partition_dir is not None:
@@ -116,6 +117,7 @@ class Experiment:
             values={**self.set, **flags},
             backbone_of=self.backbone_of,
             keep_split=self.keep_split,
+            dtype=self.dtype,
             seeds=tuple(range(self.seeds)) if self.seeds is not None else (self.seed or 0,),
         )
 
@@ -138,8 +140,6 @@ def check_node_lists(values: Mapping[str, Any], dataset: str, where: str) -> Non
 
 def open_source(source: Mapping[str, Any]) -> Federation:
     """The federation that `Experiment.source` names."""
-    from fedspray.federate import build_federation
-
     values = dict(source)
     if values["partition_dir"] is not None:
         values["partition_dir"] = Path(values["partition_dir"])

@@ -20,8 +20,6 @@ from fedspray.nn import tree
 from fedspray.runs import store
 from fedspray.runs.settings import RunSettings, describe
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
 
 @dataclass(frozen=True, eq=False)
 class PersonalModel:
@@ -45,7 +43,7 @@ class PersonalModel:
         if different is not None:
             which, given, known = different
             raise InputError(f"{which} of the graph is {given}, but this model was trained on {known} there")
-        dtype = _DTYPES[self.settings.dtype]
+        dtype = self.settings.torch_dtype
         batch = GraphBatch.from_graph(
             graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype
         )
@@ -86,7 +84,7 @@ class PersonalModel:
         task = Task(
             meta["num_features"], meta["num_classes"], *(None if known is None else tuple(known) for known in names)
         )
-        template = algorithm.init_clients(task, _single_node(task, _DTYPES[settings.dtype]), seed=0)
+        template = algorithm.init_clients(task, _single_node(task, settings.torch_dtype), seed=0)
         client = tree.restore(template, tree.part_of(tensors, "client"))
         snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
         return cls(meta["client"], meta["client_id"], algorithm, task, snapshot, settings)

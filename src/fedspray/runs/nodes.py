@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.data.federation import Client, Federation
+from fedspray.data.minority import NONE, is_minority
 from fedspray.data.statistics import node_homophily
 from fedspray.evaluation.counting import BUCKET_NAMES, bucket_of
 from fedspray.runs import store
@@ -52,7 +53,7 @@ class NodeTable:
         return cls(
             clients=tuple(client.name for client in federation.clients),
             counts=np.stack([counts for counts, _, _ in parts]),
-            majority=np.array([-1 if c.majority_class is None else c.majority_class for c in federation.clients]),
+            majority=np.array([NONE if c.majority_class is None else c.majority_class for c in federation.clients]),
             test=np.concatenate([test for _, test, _ in parts]),
             correct=np.concatenate([correct for _, _, correct in parts]),
         )
@@ -75,8 +76,7 @@ class NodeTable:
     @property
     def minority(self) -> NDArray[np.bool_]:
         """[N]: outside its client's majority class."""
-        majority = self.majority[self.client]
-        return np.asarray((majority >= 0) & (self.label != majority))
+        return is_minority(self.label, self.majority[self.client])
 
     def to_json(self) -> Json:
         """Counts as lists, bits as base64."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Client, Federation, Split
@@ -114,7 +113,7 @@ def _try(
     """A few rounds, with each client's algorithm by its name; returns their records too."""
     server, rounds = settings.build()
     own = [algorithms[client.name] for client in sample.clients]
-    dtype = getattr(torch, settings.dtype)
+    dtype = settings.torch_dtype
     blocks = single_blocks(sample) if rounds.participation < 1 else None
     engine = LocalEngine(sample, own, 0, blocks=blocks, dtype=dtype, threads=threads)
     records: list[Json] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedspray.evaluation.metrics import METRICS
 from fedspray.runs.models import PersonalModel
 
 if TYPE_CHECKING:
@@ -45,11 +46,10 @@ class RunResult:
     def summary(self) -> Json:
         """The run as one JSON object: what ``fedspray run --json`` prints and ``result.json`` holds."""
         rows = [{"seed": result.seed, **result.metrics} for result in self.seeds]
-        names = ("overall", "minority", "overall_client_mean", "minority_client_mean", "macro_f1", "auc")
         return {
             **self.header,
             "seeds": rows,
-            **{name: spread([row[name] for row in rows]) for name in names},
+            **{name: spread([row.get(name) for row in rows]) for name in METRICS},
             "models": rows[0]["models"],
         }
 

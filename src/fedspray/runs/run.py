@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
@@ -20,7 +18,7 @@ from fedspray.runs import nodes, store
 from fedspray.runs.conduct import Host, OnRecord, conduct, header
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import Json, RunResult
-from fedspray.runs.settings import RunSettings, check_meaning
+from fedspray.runs.settings import DTYPES, RunSettings, check_meaning, refuse_text
 
 
 def run(
@@ -33,6 +31,7 @@ def run(
     preset: str | None = None,
     backbone_of: Mapping[str, str] | None = None,
     keep_split: bool = False,
+    dtype: str = DTYPES[0],
     out: str | Path | None = None,
     threads: int = 1,
     on_record: OnRecord | None = None,
@@ -49,6 +48,7 @@ def run(
         preset: a named set of the algorithm's settings.
         backbone_of: clients that use another backbone, where the algorithm allows it.
         keep_split: use the federation's own splits for every seed.
+        dtype: ``float32``, or ``float64``: of weights and messages.
         out: a new folder to keep everything in; None keeps nothing on disk.
         threads: for blocks of clients at the same time, or inside products.
         on_record: called with the seed and each round's record.
@@ -58,8 +58,8 @@ def run(
         raise InputError(f"federation is {federation!r}, but must be a Federation: see build_federation")
     if not isinstance(seeds, Iterable):
         raise InputError(f"seeds is {seeds!r}, but must be a list of whole numbers: range({seeds}) for that many")
-    if threads < 1:
-        raise InputError(f"threads is {threads}, but must be at least 1")
+    if not isinstance(threads, int) or threads < 1:
+        raise InputError(f"threads is {threads!r}, but must be at least 1")
     check_meaning(algorithm, values)
     if rounds is not None:
         values["rounds"] = rounds
@@ -71,7 +71,9 @@ def run(
         backbone_of=backbone_of or {},
         seeds=tuple(as_integers("seeds", list(seeds)).tolist()),
         keep_split=keep_split,
+        dtype=dtype,
     )
+    refuse_text(settings)
     folder = None if out is None else begin(Path(out), federation, settings, source=None, threads=threads)
     return carry_out(federation, settings, folder, threads=threads, on_record=on_record)
 
@@ -170,8 +172,7 @@ class _Here(LocalEngine):
     ) -> None:
         if blocks is None and settings.build()[1].participation < 1:
             blocks = single_blocks(federation)
-        dtype = getattr(torch, settings.dtype)
-        super().__init__(federation, algorithms, seed, blocks=blocks, dtype=dtype, threads=threads)
+        super().__init__(federation, algorithms, seed, blocks=blocks, dtype=settings.torch_dtype, threads=threads)
         self._settings, self._roster = settings, federation.roster
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:

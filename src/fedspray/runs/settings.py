@@ -5,17 +5,20 @@ A setting is a field of the algorithm, of its backbone, or of the rounds; its na
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
+
+import torch
 
 from fedspray import algorithms, backbones
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster
 from fedspray.engine.rounds import RoundSettings
 from fedspray.errors import InputError, unknown
+
+DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +36,12 @@ class RunSettings:
     seeds: tuple[int, ...] = (0,)
     keep_split: bool = False
     """Use the federation's own splits for every seed, instead of drawing them from the seed."""
-    dtype: str = "float32"
+    dtype: str = DTYPES[0]
+    """Of weights and messages."""
 
     def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype is {self.dtype!r}, but must be {' or '.join(DTYPES)}")
         if not self.seeds:
             raise InputError("seeds is empty, but at least one seed is needed")
         for seed in self.seeds:
@@ -43,6 +49,12 @@ class RunSettings:
                 raise InputError(f"seeds contain {seed!r}, but must be whole numbers from 0 on")
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds are {list(self.seeds)}, but each may be given once")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`dtype` as torch knows it."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
 
     def build(self) -> tuple[Algorithm[Any, Any], RoundSettings]:
         """The algorithm with its backbone, and the rounds."""
@@ -60,7 +72,12 @@ class RunSettings:
         parts: dict[type[Any], dict[str, Any]] = {RoundSettings: {}, backbone_class: {}, algorithm_class: {}}
         for name, value in given.items():
             if name not in owners:
-                raise _unknown_setting(name, owners)
+                others = [f.name for f in fields(self) if f.name != "values"]
+                if name in others:
+                    raise InputError(
+                        f"{name} is no setting of the algorithm, the backbone or the rounds: give it alone"
+                    )
+                raise unknown("setting", name, owners, elsewhere=others)
             parts[owners[name]][name] = parse(name, value, _kinds(owners[name])[name])
         backbone = backbones.make(self.backbone, **parts[backbone_class])
         return algorithm_class(backbone=backbone, **parts[algorithm_class]), RoundSettings(**parts[RoundSettings])
@@ -107,6 +124,14 @@ class RunSettings:
         return presets[self.preset]
 
 
+def refuse_text(settings: RunSettings) -> None:
+    """Refuses a number in quotation marks: in Python it is a slip, while flags are text before they are read."""
+    read = describe(*settings.build())
+    for name, value in settings.values.items():
+        if isinstance(value, str) and not isinstance(read[name], str):
+            raise InputError(f"{name} is the text {value!r}, but must not be in quotation marks: {read[name]!r}")
+
+
 def check_meaning(algorithm: str, names: Iterable[str]) -> None:
     """Refuses settings that have no meaning to an algorithm."""
     ignored = algorithms.find(algorithm).ignores
@@ -121,6 +146,14 @@ def describe(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None
     backbone = algorithm.backbone
     values |= {f.name: getattr(backbone, f.name) for f in fields(backbone) if f.name != "target"}
     return values | ({} if rounds is None else {f.name: getattr(rounds, f.name) for f in fields(rounds)})
+
+
+def deciding(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:
+    """The settings that tell results apart: all of `describe`, but later ones only where they are not neutral."""
+    parts = (algorithm, algorithm.backbone, *(() if rounds is None else (rounds,)))
+    classes = [each for part in parts for each in reversed(type(part).__mro__) if is_dataclass(each)]
+    neutral = {f.name: f.metadata["neutral"] for each in classes for f in fields(each) if "neutral" in f.metadata}
+    return {k: v for k, v in describe(algorithm, rounds).items() if k not in neutral or v != neutral[k]}
 
 
 def parse(name: str, value: Any, kind: str) -> Any:
@@ -149,8 +182,3 @@ def parse(name: str, value: Any, kind: str) -> Any:
 def _kinds(owner: type[Any]) -> dict[str, str]:
     """The type of each setting as text; it is text already where annotations are not evaluated."""
     return {f.name: f.type.__name__ if isinstance(f.type, type) else str(f.type) for f in fields(owner)}
-
-
-def _unknown_setting(name: str, known: Mapping[str, Any]) -> InputError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0)
-    return InputError(f"unknown setting {name!r}: the nearest is {near[0]!r} (all: {', '.join(sorted(known))})")

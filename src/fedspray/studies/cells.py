@@ -2,7 +2,8 @@
 
 The key is a hash of everything that decides the result: every setting with its value (so a preset and the
 same values by hand are one cell), the clients' graphs and splits, and `RESULT_VERSION`. Names of tables and
-paths are not in it, so two studies that need the same cell share it.
+paths are not in it, so two studies that need the same cell share it. A setting that was added later is in it
+only where it differs from what cells before it had (`setting(…, neutral=…)`), so their keys stay as they are.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from fedspray import algorithms
 from fedspray.data.federation import Federation
 from fedspray.runs.experiment import open_source
-from fedspray.runs.settings import RunSettings, describe
+from fedspray.runs.settings import RunSettings, deciding, describe
 
 RESULT_VERSION = 1
 """Raised when the same settings, data and seed give other numbers than before, and only then."""
@@ -75,9 +77,9 @@ class Cell:
             "result_version": RESULT_VERSION,
             "algorithm": self.run.algorithm,
             "backbone": self.run.backbone,
-            "settings": self.settings,
+            "settings": deciding(*self.run.build()),
             "backbone_of": {
-                name: {"backbone": self.run.backbone_of[name], "settings": describe(clients[names.index(name)])}
+                name: {"backbone": self.run.backbone_of[name], "settings": deciding(clients[names.index(name)])}
                 for name in sorted(self.run.backbone_of)
             },
             "dtype": self.run.dtype,
@@ -89,17 +91,31 @@ class Cell:
 
     def key(self) -> str:
         """The sha256 of `identity`."""
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        return _hash(self.identity())
 
     def name(self, key: str) -> str:
         """A file name, readable and unique."""
+        return self._name(self.run.algorithm, key)
+
+    def former(self) -> list[tuple[str, str]]:
+        """Other keys and file names that this cell may have a result under: those of `Algorithm.formerly`."""
+        values, formerly = self.settings, algorithms.find(self.run.algorithm).formerly
+        names = [name for name, fixed in formerly.items() if fixed.items() <= values.items()]
+        keys = [_hash({**self.identity(), "algorithm": name}) for name in names]
+        return [(key, self._name(name, key)) for name, key in zip(names, keys, strict=True)]
+
+    def _name(self, algorithm: str, key: str) -> str:
         federation = _open(json.dumps(dict(self.source), sort_keys=True))
-        words = f"{federation.name}-{self.run.algorithm}-{self.run.backbone}-seed{self.seed}"
+        words = f"{federation.name}-{algorithm}-{self.run.backbone}-seed{self.seed}"
         return re.sub(r"[^A-Za-z0-9.-]+", "_", words) + f"-{key[:16]}"
 
     def __str__(self) -> str:
         label = f", {self.label}" if self.label else ""
         return f"{self.dataset}, {self.method}, {self.backbone}{label}, seed {self.seed}"
+
+
+def _hash(identity: Json) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)

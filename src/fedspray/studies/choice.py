@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedspray.federate import DATA_KEYS
 from fedspray.runs.experiment import check_node_lists
-from fedspray.studies.plan import DATA_KEYS, dataset_name, method_name, split_owners
+from fedspray.studies.plan import dataset_name, method_name, split_owners
 
 Values = dict[str, Any]
 

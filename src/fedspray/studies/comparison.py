@@ -7,18 +7,18 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from fedspray.evaluation.metrics import METRICS
 from fedspray.runs.result import spread
 from fedspray.studies.grid import Outcome
 from fedspray.studies.plan import Row
 from fedspray.studies.results import CellResult
-from fedspray.studies.statistics import METRICS, Tally, bootstrap, holm, paired_t, wilcoxon
+from fedspray.studies.statistics import COMPARED, Tally, bootstrap, holm, paired_t, wilcoxon
 
 Json = dict[str, Any]
 
 TIE = 0.001
 """Accuracies that differ by no more than this are a tie."""
 
-SPREAD = ("overall", "minority", "overall_client_mean", "minority_client_mean", "macro_f1", "auc", "best_round")
 COSTS = ("bytes_up", "bytes_down", "seconds", "cpu_seconds")
 
 
@@ -73,6 +73,7 @@ def summarise(entries: Sequence[Entry], reference: str, *, draws: int = 2000, tu
 def figures(entry: Entry) -> Json:
     """One method on one data set with one backbone: figures over seeds."""
     metrics = [entry.results[seed].metrics for seed in sorted(entry.results)]
+    values = {name: [m.get(name) for m in metrics] for name in (*METRICS, "best_round")}
     return {
         "dataset": entry.row.dataset,
         "backbone": entry.row.backbone,
@@ -81,7 +82,7 @@ def figures(entry: Entry) -> Json:
         "preset": entry.row.run.preset,
         "settings": entry.outcomes[0].cell.settings,
         "seeds": sorted(entry.results),
-        **{name: {**spread(values), "values": values} for name in SPREAD for values in [[m[name] for m in metrics]]},
+        **{name: {**spread(found), "values": found} for name, found in values.items()},
         **{name: spread([m[name] for m in metrics])["mean"] for name in COSTS},
         "client_failures": sum(m["failures"] for m in metrics),
         "cells": [o.path.name for o in entry.outcomes if o.result is not None],
@@ -97,7 +98,7 @@ def _tests(group: Sequence[Entry], reference: str, draws: int) -> list[Json]:
         tables = {e.row.method: {seed: e.results[seed].nodes for seed in _common(e, base)} for e in (base, *others)}
         intervals = bootstrap(tables, reference, draws=draws)
     tests: list[Json] = []
-    for metric in METRICS:
+    for metric in COMPARED:
         rows: list[Json] = []
         for entry in others:
             differences = _differences(entry, base, metric)
@@ -130,7 +131,7 @@ def _tallies(entries: Sequence[Entry], reference: str) -> list[Json]:
     rows = []
     for method in methods:
         pairs = [(entry, bases[entry.place]) for entry in entries if entry.row.method == method]
-        for metric in METRICS:
+        for metric in COMPARED:
             by_client = [value for entry, base in pairs for value in _client_differences(entry, base, metric)]
             by_place = [fmean(found) for entry, base in pairs if (found := _differences(entry, base, metric))]
             rows.append(

@@ -63,8 +63,11 @@ class Grid:
         self._keys = []
         for cell in self.cells:
             key = cell.key()
-            self._keys.append(key)
             path = self.folder / f"{cell.name(key)}.json"
+            for old_key, name in () if path.exists() else cell.former():
+                if (self.folder / f"{name}.json").exists():
+                    key, path = old_key, self.folder / f"{name}.json"
+            self._keys.append(key)
             self._jobs.setdefault(key, Job(cell, key, path, self.workers.threads, self.keep_runs, owner))
         stored = [key for key, job in self._jobs.items() if job.path.exists()]
         for key in stored:

@@ -28,6 +28,7 @@ from typing import Any
 
 from fedspray import algorithms
 from fedspray.errors import InputError, unknown
+from fedspray.federate import DATA_KEYS
 from fedspray.runs.experiment import Experiment
 from fedspray.runs.settings import RunSettings, check_meaning, describe
 from fedspray.studies.cells import Cell
@@ -36,7 +37,6 @@ from fedspray.studies.values import check_keys, check_list, check_seeds, check_t
 
 Json = dict[str, Any]
 
-DATA_KEYS = ("dataset", "partitioner", "partition_dir", "clients", "nodes", "alpha", "partition_seed")
 _METHOD_KEYS = ("name", "algorithm", "preset", "set")
 
 

@@ -20,7 +20,8 @@ T_TEST_SEEDS = 5
 WILCOXON_SEEDS = 10
 """From this many on, Wilcoxon's signed-rank test: with 5, its smallest two-sided p is 0.0625."""
 
-METRICS = ("overall", "minority")
+COMPARED = ("overall", "minority")
+"""The metrics that methods are compared in, node by node."""
 
 _CHUNK = 100
 
@@ -140,7 +141,7 @@ def bootstrap(
             if method == reference or not common:
                 continue
             difference = np.mean([accuracies[method, s] - accuracies[reference, s] for s in common], axis=0)
-            for i, metric in enumerate(METRICS):
+            for i, metric in enumerate(COMPARED):
                 samples.setdefault((method, metric), []).append(difference[:, i])
     tails = [(1 - level) / 2, (1 + level) / 2]
     drawn = {key: np.concatenate(parts) for key, parts in samples.items()}

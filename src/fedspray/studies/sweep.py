@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from fedspray.errors import InputError
+from fedspray.federate import DATA_KEYS
+from fedspray.runs.experiment import Experiment
 from fedspray.runs.settings import check_meaning, parse
 from fedspray.studies.comparison import Entry, figures
-from fedspray.studies.plan import DATA_KEYS, Plan, Row
-from fedspray.studies.statistics import METRICS
+from fedspray.studies.plan import Plan, Row
+from fedspray.studies.statistics import COMPARED
 
 Json = dict[str, Any]
 
-_NUMBERS = {"clients": "int", "nodes": "int", "alpha": "float", "partition_seed": "int"}
+_NAMED = ("dataset", "partitioner", "partition_dir")
+"""What a study lists, instead of varying it."""
 
 
 def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[Any, Row]]:
@@ -49,13 +52,15 @@ def summarise_sweep(setting: str, entries: Sequence[tuple[Any, Entry]]) -> Json:
     """The figures of every value as one JSON object, made from the rows of the comparison."""
     return {
         "setting": setting,
-        "metrics": list(METRICS),
+        "metrics": list(COMPARED),
         "rows": [{"value": value, **figures(entry)} for value, entry in entries],
     }
 
 
 def _with_data(row: Row, setting: str, value: Any) -> Row:
-    if setting not in _NUMBERS:
-        raise InputError(f"{setting} cannot be swept, but any setting can, and {', '.join(_NUMBERS)}")
-    source = {**row.source, setting: parse(setting, value, _NUMBERS[setting])}
+    if setting in _NAMED:
+        others = ", ".join(name for name in DATA_KEYS if name not in _NAMED)
+        raise InputError(f"{setting} cannot be swept, but any setting can, and {others}")
+    kinds = {f.name: str(f.type) for f in fields(Experiment)}
+    source = {**row.source, setting: parse(setting, value, kinds[setting])}
     return replace(row, source=source, label=f"{setting}={value}")

@@ -29,6 +29,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fedspray.errors import InputError, RunStopped, unknown
+from fedspray.evaluation.metrics import METRICS
 from fedspray.seeds import generator
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table, is_whole
 
@@ -41,14 +42,6 @@ Json = dict[str, Any]
 Values = dict[str, Any]
 RunCells = Callable[[str, "Sequence[Cell]"], "list[Outcome]"]
 """Runs cells under a title, and says how each ended."""
-
-CRITERIA = {
-    "mean": "mean of overall and minority validation accuracy",
-    "overall": "validation accuracy",
-    "minority": "validation accuracy on minority nodes",
-    "balanced": "mean of the validation accuracies of majority and minority nodes",
-    "loss": "validation loss, negative",
-}
 
 FIRST_SEED = 1000
 """Tuning seeds count from here unless they are listed."""
@@ -93,8 +86,8 @@ class TunePlan:
 
     def check(self, methods: Sequence[str], reporting_seeds: Sequence[int]) -> None:
         """Refuses a search that is unfair, or that looks at what will be reported."""
-        if not isinstance(self.criterion, str) or self.criterion not in CRITERIA:
-            raise unknown("criterion", str(self.criterion), CRITERIA)
+        if not isinstance(self.criterion, str) or self.criterion not in criteria():
+            raise unknown("criterion", str(self.criterion), criteria())
         both = sorted(set(self.seeds) & set(reporting_seeds))
         if both:
             raise InputError(f"the tuning seed {both[0]} is also a seed of the report, but they must differ")
@@ -173,15 +166,17 @@ def chosen_toml(records: Sequence[Json]) -> str:
     return "\n".join(texts)
 
 
+def criteria() -> list[str]:
+    """What trials can be chosen by: ``mean``, of overall and minority accuracy, and all metrics of a round."""
+    return ["mean", *(name for name, each in METRICS.items() if not each.closing)]
+
+
 def score(criterion: str, validation: Json) -> float | None:
     """How good a trial is: larger is better; None where the validation set is empty."""
     if criterion == "mean":
         known = [validation[name] for name in ("overall", "minority") if validation[name] is not None]
         return fmean(known) if known else None
-    if criterion == "loss":
-        return None if validation["loss"] is None else -float(validation["loss"])
-    value: float | None = validation[criterion]
-    return value
+    return METRICS[criterion].score(validation[criterion])
 
 
 def _search(

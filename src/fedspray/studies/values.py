@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedspray.errors import InputError
+from fedspray.errors import InputError, unknown
 
 
 def check_keys(content: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Refuses a key that does not exist, with the nearest one that does."""
+    """Refuses a key that does not exist, and says which do."""
     for key in content:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0)
-            raise InputError(f"{where}: unknown key {key!r}: the nearest is {near[0]!r}")
+            raise InputError(f"{where}: {unknown('key', str(key), known)}")
 
 
 def check_table(value: Any, where: str) -> Mapping[str, Any]:
