@@ -65,7 +65,7 @@ def test_a_toml_file_and_flags_that_override_it(tmp_path: Path, capsys: pytest.C
     ("arguments", "sentence"),
     [
         (["--set", "distil_weight=1"], "unknown setting 'distil_weight'"),
-        (["--set", "seeds=2"], "seeds is no setting"),
+        (["--set", "seeds=2"], "seeds is not a setting"),
         (["--dtype", "banana"], "dtype is 'banana', but must be float32 or float64"),
         (["--set", "distill_weight"], "--set is 'distill_weight', but must be of the form NAME=VALUE"),
         (["--algorithm", "fedspry"], "unknown algorithm 'fedspry': choose one of"),

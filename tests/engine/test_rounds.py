@@ -71,7 +71,8 @@ def test_a_record_for_every_round_and_the_best_by_validation_loss() -> None:
     losses = [record["val"]["loss"] for record in records]
     assert progress.best_round == 1 + losses.index(min(losses))
     best = records[progress.best_round - 1]
-    assert progress.detail["test"] == best["test"]  # the kept snapshot is the model of that round
+    kept = {name: progress.detail["test"][name] for name in best["test"]}
+    assert kept == best["test"]  # the kept snapshot is the model of that round
     assert progress.detail["best_round"] == progress.best_round
 
 
@@ -223,7 +224,7 @@ def test_a_round_that_the_server_lost_is_done_again_to_the_same_bits() -> None:
         ({"participation": 0.0}, "participation is 0.0, but must be above 0 and at most 1"),
         ({"participation": 1.5}, "participation is 1.5, but must be above 0 and at most 1"),
         ({"min_clients": 0}, "min_clients is 0, but must be at least 1"),
-        ({"selection": "test"}, "unknown selection rule 'test': choose one of accuracy, balanced, loss"),
+        ({"selection": "test"}, "unknown selection rule 'test': choose one of accuracy, balanced"),
     ],
 )
 def test_bad_round_settings_are_refused(values: dict[str, Any], sentence: str) -> None:

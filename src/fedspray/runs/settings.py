@@ -74,9 +74,7 @@ class RunSettings:
             if name not in owners:
                 others = [f.name for f in fields(self) if f.name != "values"]
                 if name in others:
-                    raise InputError(
-                        f"{name} is no setting of the algorithm, the backbone or the rounds: give it alone"
-                    )
+                    raise InputError(f"{name} is not a setting: it has a flag, a key and an argument of its own")
                 raise unknown("setting", name, owners, elsewhere=others)
             parts[owners[name]][name] = parse(name, value, _kinds(owners[name])[name])
         backbone = backbones.make(self.backbone, **parts[backbone_class])

@@ -176,7 +176,7 @@ def score(criterion: str, validation: Json) -> float | None:
     if criterion == "mean":
         known = [validation[name] for name in ("overall", "minority") if validation[name] is not None]
         return fmean(known) if known else None
-    return METRICS[criterion].score(validation[criterion])
+    return METRICS[criterion].score(validation.get(criterion))
 
 
 def _search(
