@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,14 @@ from federations import spoilt
 
 from fedspray import build_federation, run
 from fedspray.deploy import processes
+from fedspray.deploy.certificates import make_request
+from fedspray.deploy.coordinator import set_disabled, sign
 from fedspray.deploy.driver import Driver
 from fedspray.deploy.kits import place_server
 from fedspray.deploy.local import RUN, LocalFederation
+from fedspray.deploy.parcels import unpack
 from fedspray.deploy.session import AdminSession, Unreachable
+from fedspray.deploy.site import Site
 from fedspray.runs import store
 from fedspray.runs.settings import RunSettings
 
@@ -371,16 +376,25 @@ def test_a_message_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(line["sender"].startswith("bank_02 ") for line in refused)
 
 
-def test_a_disabled_site(federation: Federation) -> None:
-    """Cut off at once, in the middle of a job, and let in again."""
-    from fedspray.deploy.coordinator import disable, enable
-
+def test_a_disabled_site_and_one_with_a_new_key(federation: Federation, tmp_path: Path) -> None:
+    """Cut off at once, and let in again; a new key takes the old one's place, which a thief may have."""
     for name in ("server", "bank_00", "bank_01", "bank_02"):
         processes.start(federation.kit(name))
     federation.wait_for("bank_00", "bank_01", "bank_02")
-    disable(federation.project, "bank_02")
+    set_disabled(federation.project, "bank_02", True)
     until(lambda: federation.connected() == {"bank_00", "bank_01"}, 30, "bank_02 is still there")
     assert any("disabled" in line["what"] for line in federation.events("bank_02"))
-    enable(federation.project, "bank_02")
+    set_disabled(federation.project, "bank_02", False)
     federation.wait_for("bank_02")
     assert federation.drive()["models"] == federation.undisturbed()
+    (federation.kit("bank_02") / "startup" / "client.key").unlink()  # a project between organisations never had it
+    parcel = sign(federation.project, make_request(tmp_path / "new", "bank_02"), again=True)
+    until(lambda: federation.connected() == {"bank_00", "bank_01"}, 30, "bank_02 is still there with its old key")
+    processes.stop([federation.kit("bank_02")])
+    new = unpack(parcel, tmp_path / "new")
+    replace(new, data=Site.open(federation.kit("bank_02")).data).save()
+    processes.start(new.folder)
+    try:
+        federation.wait_for("bank_02")
+    finally:
+        processes.stop([new.folder], seconds=1.0)

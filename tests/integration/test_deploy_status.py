@@ -18,7 +18,7 @@ from federations import FEDSPRAY
 
 from fedspray import build_federation
 from fedspray.deploy import processes
-from fedspray.deploy.coordinator import disable, enable
+from fedspray.deploy.coordinator import set_disabled
 from fedspray.deploy.kits import make_kits
 from fedspray.deploy.local import LocalFederation
 from fedspray.deploy.presence import FILE
@@ -96,12 +96,12 @@ def test_a_copy_and_a_site_that_is_disabled(place: Path) -> None:
         assert "is connected with this site's certificate" in str(reason)
         assert status(site) == ("connected", 0, None)
         processes.stop([copy], seconds=1.0)
-        assert disable(project, "bank_00")
+        assert set_disabled(project, "bank_00", True)
         code, reason = becomes(site, "refused")
         assert code == 4
         assert "the coordinator disabled this site" in str(reason)
     finally:
-        enable(project, "bank_00")
+        set_disabled(project, "bank_00", False)
         processes.stop([project.server, site, copy], seconds=1.0)
 
 

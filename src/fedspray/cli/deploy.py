@@ -48,6 +48,8 @@ Grace = Annotated[
 ]
 
 ProjectFolder = Annotated[Path, typer.Argument(help="The project's folder.", metavar="PROJECT")]
+SiteName = Annotated[str, typer.Argument(help="One of its sites.", metavar="SITE")]
+EVENTS_SHOWN = 10
 Foreground = Annotated[
     bool, typer.Option("--foreground", help="Become the process instead of starting one: for systemd.")
 ]
@@ -351,12 +353,38 @@ def status(folder: ProjectFolder, as_json: options.AsJson = False) -> None:
             state = "not connected" if jobs is None else "in a job" if jobs else "connected"
             if site in found["without_certificate"]:
                 state = "its certificate request is not signed yet"
+            if site in found["disabled"]:
+                state = "disabled"
             output.show(f"[bold]site[/bold] {site}: {state}")
         for name, row in found["runs"].items():
             output.show(
                 f"[bold]run[/bold] {name}: {row['state']}, round {row['round']} of {row['rounds']}{_waits(row)}"
             )
+        for event in found["events"][-EVENTS_SHOWN:]:
+            output.show(f"[bold]event[/bold] {event['time']}: {event['event']}: {event['sender']}: {event['what']}")
     output.result(found)
+
+
+@app.command("disable")
+def disable(folder: ProjectFolder, site: SiteName) -> None:
+    """Cut a site off, at once and until it is enabled: its connections are closed, a running job goes on without it."""
+    need_nvflare()
+    from fedspray.deploy import coordinator
+    from fedspray.deploy.project import Project
+
+    new = coordinator.set_disabled(Project.open(folder), site, True)
+    Output().note(f"{site} is disabled" if new else f"{site} was disabled already")
+
+
+@app.command("enable")
+def enable(folder: ProjectFolder, site: SiteName) -> None:
+    """Let a site in again that was disabled."""
+    need_nvflare()
+    from fedspray.deploy import coordinator
+    from fedspray.deploy.project import Project
+
+    new = coordinator.set_disabled(Project.open(folder), site, False)
+    Output().note(f"{site} is enabled" if new else f"{site} was not disabled")
 
 
 @app.command("stop")

@@ -135,13 +135,14 @@ def status(kit: Kit, as_json: options.AsJson = False) -> None:
 
 @app.command("ledger")
 def ledger(kit: Kit, as_json: options.AsJson = False) -> None:
-    """Show what left this building so far: answers, bytes and fields of each run."""
+    """Show what left this building so far (answers, bytes and fields of each run), and what was refused."""
     from rich.table import Table
 
     from fedspray.deploy.door import read_ledger
+    from fedspray.deploy.protocol import read_events
     from fedspray.deploy.site import Site
 
-    site, output = Site.open(kit), Output(as_json)
+    site, output, events = Site.open(kit), Output(as_json), read_events(kit)
     runs: dict[str, dict[str, Any]] = {}
     for line in read_ledger(kit):
         run = runs.setdefault(line["run"], {"answers": 0, "bytes": 0, "fields": {}})
@@ -159,7 +160,9 @@ def ledger(kit: Kit, as_json: options.AsJson = False) -> None:
             output.show(table)
         if not runs:
             output.show(f"nothing left {site.name} so far")
-    output.result({"site": site.name, "runs": runs})
+        for event in events:
+            output.show(f"{event['time']}: {event['event']}: {event['sender']}: {event['what']}")
+    output.result({"site": site.name, "runs": runs, "events": events})
 
 
 @app.command("agree")

@@ -12,16 +12,16 @@ from typing import Any
 
 from fedspray.data.federation import Task
 from fedspray.data.graph import repeated
-from fedspray.deploy import processes
+from fedspray.deploy import members, processes
 from fedspray.deploy.agreement import MOST, Agreement, check_name
 from fedspray.deploy.board import read_exchanges, read_progress
-from fedspray.deploy.certificates import CERTIFICATE, KEY, check_dates, read_request
+from fedspray.deploy.certificates import CERTIFICATE, KEY, check_dates, key_fingerprint, read_request
 from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.locks import holder
 from fedspray.deploy.parcels import pack
 from fedspray.deploy.privacy import private_files
 from fedspray.deploy.project import Project
-from fedspray.deploy.protocol import DISABLED
+from fedspray.deploy.protocol import read_events
 from fedspray.deploy.session import AdminSession, Unreachable
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
@@ -133,11 +133,11 @@ def sign(project: Project, request: Path, *, again: bool = False) -> Path:
     certificate = kit / "startup" / CERTIFICATE
     if certificate.exists() and not again:
         raise InputError(
-            f"{name} has a certificate already: give --again to make another one "
-            "(the first stays good until it ends, so ask why it is not enough)"
+            f"{name} has a certificate already: give --again to sign another one, which takes the first one's place"
         )
     organisation = project.organisations.get(name, name).replace("-", "_")
     certificate.write_bytes(Authority.load(project.folder / "ca").issue(Identity(name, organisation), key))
+    members.put_key(project.server, name, key_fingerprint(key))
     agreement.save(kit / "local")  # it may have been amended since
     return pack(project, name, agreement)
 
@@ -173,30 +173,12 @@ def begin_run(project: Project, name: str | None) -> str:
     return chosen
 
 
-def disable(project: Project, site: str) -> bool:
-    """Cuts a site off, at once and until `enable`; returns whether it was not disabled before."""
-    return _set_disabled(project, site, True)
-
-
-def enable(project: Project, site: str) -> bool:
-    """Lets a site in again; returns whether it was disabled."""
-    return _set_disabled(project, site, False)
-
-
-def disabled_sites(project: Project) -> list[str]:
-    """The sites that are cut off."""
-    file = project.server / "local" / DISABLED
-    return sorted(store.read_json(file)["sites"]) if file.exists() else []
-
-
-def _set_disabled(project: Project, site: str, wanted: bool) -> bool:
+def set_disabled(project: Project, site: str, disabled: bool) -> bool:
+    """Cuts a site off, at once, or lets it in again; returns whether this changed anything."""
     sites = project.agreement().roster.clients
     if site not in sites:
         raise InputError(f"{site!r} is not a site of {project.folder}: the sites are {', '.join(sites)}")
-    before = set(disabled_sites(project))
-    after = before | {site} if wanted else before - {site}
-    store.write_json(project.server / "local" / DISABLED, {"sites": sorted(after)})
-    return after != before
+    return members.set_disabled(project.server, site, disabled)
 
 
 def check_certificates(project: Project) -> None:
@@ -237,6 +219,8 @@ def project_status(project: Project) -> dict[str, Any]:
         "agreement": agreement.fingerprint(),
         "sites": {name: sorted(answering[name]) if name in answering else None for name in agreement.roster.clients},
         "without_certificate": project.without_certificate(),
+        "disabled": [name for name, member in members.read(project.server).items() if member.disabled],
+        "events": read_events(project.server),
         "runs": {name: _run_status(project, name) for name in names},
     }
 

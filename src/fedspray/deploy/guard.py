@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from cryptography import x509
 from nvflare.app_common.job_launcher import client_process_launcher, server_process_launcher
 from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -42,12 +43,16 @@ from nvflare.private.admin_defs import error_reply
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-from fedspray.deploy import protocol
-from fedspray.deploy.protocol import CALL_BACK, COORDINATOR, DISABLED, EVENTS, LEDGER, NOTICES, SERVER, Link, Mail
+from fedspray.deploy import members, protocol
+from fedspray.deploy.certificates import key_fingerprint
+from fedspray.deploy.members import Member
+from fedspray.deploy.protocol import CALL_BACK, COORDINATOR, EVENTS, LEDGER, NOTICES, SERVER, Link, Mail
 from fedspray.deploy.unixdriver import SCHEME, UnixDriver
 from fedspray.errors import DiskFull, printable
 from fedspray.runs import store
 
+PEER_KEY = "fedspray.peer_key"
+"""Where a connection says which key its other end has."""
 FRAME = 4 << 20
 """Bytes that arrive in one piece: longer messages come in pieces of 1 MiB."""
 SHORT = 1 << 20
@@ -75,7 +80,7 @@ class Guard:
 
     def __init__(self, kit: Path) -> None:
         self.kit, self.is_server = kit, (kit / "startup" / "fed_server.json").is_file()
-        self._disabled: tuple[float, frozenset[str]] = (0.0, frozenset())
+        self._members: tuple[float, dict[str, Member]] = (0.0, {})
         self._agreed: tuple[float, tuple[str, ...], int] = (0.0, (), 0)
         self._streams: dict[str, dict[str, float]] = {}
         self._refused = 0
@@ -95,14 +100,17 @@ class Guard:
         """Bytes beyond which nothing is read: with room for NVFlare's envelope."""
         return max(2 * self._read_agreement()[2], ROOM)
 
-    def is_disabled(self, name: str) -> bool:
-        """Whether the coordinator cut this site off."""
-        file = self.kit / "local" / DISABLED
-        changed = _changed(file)
-        if changed != self._disabled[0]:
-            sites = json.loads(file.read_text())["sites"] if changed else []
-            self._disabled = (changed, frozenset(sites))
-        return name in self._disabled[1]
+    def shut_out(self, link: Link, connection: Connection) -> str | None:
+        """Why a site is not let in, whatever it says; None if it is."""
+        if link.via != "site":
+            return None
+        changed = _changed(self.kit / "local" / members.FILE)
+        if changed != self._members[0]:
+            self._members = (changed, members.read(self.kit))
+        member = self._members[1].get(link.peer)
+        if member is None or member.key != connection.get_conn_properties().get(PEER_KEY):
+            return "its certificate is not the one that the coordinator signed last for this site"
+        return "the coordinator disabled this site" if member.disabled else None
 
     def link(self, connection: Connection, cell: str) -> Link | None:
         """Who is at the other end of a connection; None where nothing proves it."""
@@ -124,9 +132,9 @@ class Guard:
         link = self.link(connection, cell)
         if link is None:
             return "the connection proves nothing about its other end"
-        if link.via == "site" and self.is_disabled(link.peer):
-            close(connection, "the coordinator disabled this site")
-            return "the site is disabled"
+        if (fault := self.shut_out(link, connection)) is not None:
+            close(connection, fault)
+            return fault
         headers = message.headers or {}
         if headers.get(CALL_BACK):
             return "it asks this process to connect to an address of its own"
@@ -141,9 +149,7 @@ class Guard:
         link, me = self.link(connection, cell), manager.local_endpoint.name
         if link is None:
             return "the connection proves nothing about its other end"
-        if link.via == "site" and self.is_disabled(link.peer):
-            return "the coordinator disabled this site"
-        fault = protocol.may_connect(link, cell, me, self.sites)
+        fault = self.shut_out(link, connection) or protocol.may_connect(link, cell, me, self.sites)
         if fault is None and link.via in ("site", "job"):
             fault = self._second_session(manager, connection, cell)
         return fault
@@ -278,6 +284,8 @@ def _guard_connections(guard: Guard) -> None:
         names = context.auth_context().get("x509_common_name")
         if names:
             properties["peer_cn"] = names[0].decode()
+            (pem,) = context.auth_context()["x509_pem_cert"]
+            properties[PEER_KEY] = key_fingerprint(x509.load_pem_x509_certificate(pem).public_key())
         connection = grpc_driver.StreamConnection(grpc_driver.QQ(), server.connector, properties, "SERVER")
         server.driver.add_connection(connection)
         threading.Thread(target=connection.read_loop, args=(requests,), daemon=True).start()

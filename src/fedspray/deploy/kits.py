@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspray.deploy import members
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.privacy import private_files
 from fedspray.deploy.server import Server
@@ -115,6 +116,9 @@ def make_kits(
         _harden_site(kits / name)
         agreement.save(kits / name / "local")
         Site(kits / name, name, None).save()
+        if name in keys_for:
+            key = read_certificate(kits / name / "startup" / CERTIFICATE).public_key()
+            members.put_key(kits / "server", name, key_fingerprint(key))
     return agreement
 
 

@@ -24,8 +24,6 @@ NOTICES = ("fedspray", "notice")
 
 LEDGER, EVENTS = "ledger.jsonl", "events.jsonl"
 """What a site and the server write down, in their kits."""
-DISABLED = "disabled.json"
-"""Sites that the coordinator cut off, in the server's ``local`` folder."""
 
 Party = Literal["server", "server job", "site", "site job", "coordinator"]
 Via = Literal["site", "coordinator", "server", "job", "parent"]
