@@ -28,7 +28,7 @@ USED_BY_THE_COMMAND: dict[Callable[..., Any], set[str]] = {
     run: {"config", "threads", "out", "resume", "checkpoint_every", "as_json"},
     plan: {"config", "threads", "as_json"},
     local: {"out", "threads", "grace", "as_json"},
-    init: {"folder", "sites", "host", "port", "features", "classes", "name", "grace", "csr", "valid_days"},
+    init: {"folder", "sites", "host", "port", "features", "classes", "name", "grace", "csr", "make_keys", "valid_days"},
     amend: {"folder", "yes"},
     compare: {"config", "bootstrap", "out", "as_json"},
     sweep: {"config", "vary", "out", "as_json"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -26,6 +27,8 @@ from fedspray.deploy.locks import PID_FILE, Lock
 from fedspray.deploy.presence import FILE, Presence, ask_server, last_answers, look
 from fedspray.errors import InputError
 from fedspray.runs.settings import RunSettings
+
+LONG_AGO = (datetime.now(UTC) - timedelta(seconds=100)).isoformat()
 
 
 def make(folder: Path, port: int) -> Path:
@@ -110,10 +113,10 @@ def test_a_kit_without_a_server(tmp_path: Path) -> None:
     ("told", "found"),
     [
         ({}, "connected"),
-        ({"state": "refused", "reason": "disabled"}, "refused"),
+        ({"state": "refused", "reason": "disabled", "time": LONG_AGO}, "refused"),
         ({"state": "connecting"}, "connecting"),
         ({"pid": 1}, "connecting"),
-        ({"time": (datetime.now(UTC) - timedelta(seconds=100)).isoformat()}, "connecting"),
+        ({"time": LONG_AGO}, "connecting"),
     ],
 )
 def test_a_process_that_is_connected_says_so_again_and_again(
@@ -172,3 +175,17 @@ def test_status_imports_nothing_heavy(kits: Path) -> None:
     code += "print(code, [name for name in ('nvflare', 'torch', 'numpy') if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "3 []"
+
+
+def test_a_disk_that_is_full_does_not_end_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    presence = Presence(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        presence.connected()
+    assert json.loads((tmp_path / FILE).read_text())["state"] == "connecting"
+    presence.connected()
+    assert json.loads((tmp_path / FILE).read_text())["state"] == "connected"
+
+
+def full(stream: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

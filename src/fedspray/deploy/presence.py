@@ -23,12 +23,12 @@ import psutil
 
 from fedspray.deploy.certificates import AUTHORITY, CERTIFICATE, KEY
 from fedspray.deploy.locks import PID_FILE, holder
-from fedspray.errors import InputError, MissingDataError, printable
+from fedspray.errors import DiskFull, InputError, MissingDataError, printable
 from fedspray.runs import store
 
 FILE = "status.json"
 SILENCE = 60.0
-"""Seconds without an answer of the server after which a site is not taken for connected: five heartbeats."""
+"""Seconds without an answer of the server after which a site is not taken for connected: six heartbeats."""
 PATIENCE = 2.0
 """Seconds in which the server should answer whoever asks for the status."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -86,7 +86,7 @@ class Presence:
 
     def _note(self, state: str, reason: str | None = None) -> None:
         content = {"pid": os.getpid(), "state": state, "reason": reason, "time": datetime.now(UTC).isoformat()}
-        with self._lock, contextlib.suppress(OSError):  # a full disk must not end the connection
+        with self._lock, contextlib.suppress(OSError, DiskFull):  # a full disk must not end the connection
             self._state = state
             store.write_json(self._file, content)
 
@@ -134,7 +134,7 @@ def look(kit: Path) -> Json:
     state, reason = ask_server(kit)
     if state == "connected":  # we are; is the site's process too?
         state, reason = "connecting", None
-        if told.get("pid") == pid and _age(told["time"]) < SILENCE:
+        if told.get("pid") == pid and (told["state"] != "connected" or _age(told["time"]) < SILENCE):
             state, reason = told["state"], told["reason"]
     jobs: list[int] = []
     with contextlib.suppress(psutil.NoSuchProcess):
