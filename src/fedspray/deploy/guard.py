@@ -14,6 +14,7 @@ take the first one's place. `install` closes all of that, before NVFlare's main 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ import shlex
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import wraps
@@ -61,6 +63,8 @@ ALIVE = 30.0
 """Seconds after its last sign of life until a connection counts as lost. Sites say something every ten seconds."""
 STREAMS = 8
 """Unfinished streams that one cell may have; a run has two or three."""
+LAST_PARTS = (2, 6)
+"""How NVFlare marks a stream's last part, and that it was given up."""
 ROOM = 32 << 20
 """Bytes of a streamed message that are read in any case; the job's process knows better what is too long."""
 FORGOTTEN = 120.0
@@ -140,7 +144,7 @@ class Guard:
             return "it asks this process to connect to an address of its own"
         mail = Mail.read(headers, len(message.payload or b""))
         fault = protocol.fault_of(mail, link, me, self.sites, self.largest if mail.kind == "stream" else SHORT)
-        if fault is None and mail.stream and not self._may_stream(mail, bool(headers.get("sm__dt") == 2)):
+        if fault is None and mail.stream and not self._may_stream(mail, headers.get("sm__dt") in LAST_PARTS):
             fault = f"it has more than {STREAMS} unfinished streams"
         return fault
 
@@ -174,8 +178,10 @@ class Guard:
             if final:
                 open_.pop(mail.stream, None)
                 return True
+            if mail.stream not in open_ and len(open_) >= STREAMS:
+                return False
             open_[mail.stream] = now
-            return len(open_) <= STREAMS
+            return True
 
     # ---- what is written down -------------------------------------------------------------------------
 
@@ -329,16 +335,10 @@ def _guard_requests(guard: Guard) -> None:
     @wraps(dispatch)
     def _dispatch_request(agent: FedAdminAgent, message: Message) -> Any:
         request, origin = message.payload, str(message.get_header(protocol.ORIGIN))
-        topic, job = str(getattr(request, "topic", "")), getattr(request, "headers", {}).get("job_id")
-        allowed = protocol.SITE_REQUESTS if origin == SERVER else protocol.JOB_REQUESTS
-        fault = None
-        if topic not in allowed:
-            fault = "no run needs it"
-        elif job is not None and not protocol.is_job(job):
-            fault = f"its job is {printable(str(job))!r}, which is not one"
+        fault = fault_of_request(request, origin)
         if fault is None:
             return dispatch(agent, message)
-        guard.refuse(origin, f"admin/{topic}", fault)
+        guard.refuse(origin, f"admin/{getattr(request, 'topic', '')}", fault)
         return new_cell_message({}, error_reply("refused by the site"))
 
     do: Callable[..., None] = ServerCommandRegister._do_command
@@ -354,6 +354,24 @@ def _guard_requests(guard: Guard) -> None:
 
     FedAdminAgent._dispatch_request = _dispatch_request
     ServerCommandRegister._do_command = _do_command
+
+
+def fault_of_request(request: Any, origin: str) -> str | None:
+    """Why a site refuses what is inside an ``admin`` message; None if a run needs it."""
+    job = getattr(request, "headers", {}).get("job_id")
+    if getattr(request, "topic", None) not in (protocol.SITE_REQUESTS if origin == SERVER else protocol.JOB_REQUESTS):
+        return "no run needs it"
+    if job is not None and not protocol.is_job(job):
+        return f"its job is {str(job)!r}, which is not one"
+    if request.topic == "train.deploy":
+        try:
+            with zipfile.ZipFile(io.BytesIO(request.body)) as archive:
+                size = sum(entry.file_size for entry in archive.infolist())
+        except (zipfile.BadZipFile, TypeError, ValueError):
+            return "its job is not a zip file"
+        if size > SHORT:
+            return f"its job unpacks to {size:,} bytes, but a job has less than {SHORT:,}"
+    return None
 
 
 def _guard_jobs(launcher: Any, kit: Path) -> None:

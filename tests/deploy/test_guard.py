@@ -1,0 +1,97 @@
+"""What the guard decides by itself; tests/integration/test_deploy_guard.py tries it against real processes."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from nvflare.private.admin_defs import Message
+
+from fedspray.deploy import members
+from fedspray.deploy.guard import LOGGED, SHORT, STREAMS, Guard, fault_of_request
+from fedspray.deploy.protocol import Mail, read_events
+
+JOB = "0a1b2c3d-0000-4000-8000-00000000000f"
+
+
+def zipped(size: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("app/config/config_fed_client.json", bytes(size))
+    return stream.getvalue()
+
+
+def request(topic: str, body: Any = "", **headers: str) -> Message:
+    made = Message(topic, body)
+    made.set_headers(headers)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("asked", "origin", "why"),
+    [
+        (request("train.check_status"), "server", None),
+        (request("train.deploy", zipped(10_000), job_id=JOB), "server", None),
+        (request("train.notify_job_status", job_id=JOB), f"north.{JOB}", None),
+        (request("train.notify_job_status", job_id=JOB), "server", "no run needs it"),
+        (request("train.start_job", job_id=JOB), f"north.{JOB}", "no run needs it"),
+        (request("sys.shell", "cat /etc/passwd"), "server", "no run needs it"),
+        (request("train.abort", job_id="../models"), "server", "not one"),
+        (request("train.deploy", zipped(SHORT + 1), job_id=JOB), "server", "unpacks to"),
+        (request("train.deploy", b"PK", job_id=JOB), "server", "not a zip file"),
+        (request("train.deploy", None, job_id=JOB), "server", "not a zip file"),
+        ("a text", "server", "no run needs it"),
+    ],
+)
+def test_what_may_be_inside_an_admin_message(asked: Any, origin: str, why: str | None) -> None:
+    fault = fault_of_request(asked, origin)
+    assert fault is None if why is None else why in str(fault)
+
+
+def test_a_bomb_is_small_on_the_wire() -> None:
+    assert len(zipped(100 * SHORT)) < SHORT
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "local").mkdir()
+    (tmp_path / "startup" / "fed_server.json").touch()
+    return tmp_path
+
+
+def test_a_flood_of_refusals_does_not_fill_the_disk(kit: Path) -> None:
+    guard = Guard(kit)
+    for index in range(LOGGED + 1000):
+        guard.refuse("north (somewhere)", f"message {index}\x1b[2J", "no run needs it")
+    events = read_events(kit)
+    assert len(events) == LOGGED + 10
+    assert all(event["what"].isprintable() for event in events)
+
+
+def test_streams_that_are_never_finished_are_few(kit: Path) -> None:
+    guard = Guard(kit)
+
+    def part(stream: int, final: bool = False) -> bool:
+        mail = Mail(f"north.{JOB}", f"server.{JOB}", "stream", "server_command", "submit_update", 10, str(stream))
+        return guard._may_stream(mail, final)
+
+    assert all(part(stream) for stream in range(STREAMS))
+    assert not part(STREAMS)
+    assert part(1), "a stream that is under way goes on"
+    assert part(0, final=True)
+    assert part(STREAMS)
+
+
+def test_members(kit: Path) -> None:
+    members.put_key(kit, "north", "a")
+    assert members.set_disabled(kit, "north", True)
+    assert not members.set_disabled(kit, "north", True)
+    members.put_key(kit, "north", "b")
+    assert members.read(kit) == {"north": members.Member("b", disabled=True)}
