@@ -116,7 +116,7 @@ def test_one_round_by_hand() -> None:
 def pooled_teacher(federation: Federation, rounds: int, encoder: dict[str, Tensor]) -> dict[str, Tensor]:
     """The teacher on one machine: plain torch, dense matrices, all clients' nodes, torch's own Adam."""
     weights = {name: value.clone().requires_grad_() for name, value in encoder.items()}
-    optimizer = torch.optim.Adam(weights.values(), lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(weights.values(), lr=0.02, weight_decay=5e-4)
 
     def logits(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         e = (x @ weights["embedding.weight"] + weights["embedding.bias"]).relu()
