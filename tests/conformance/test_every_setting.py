@@ -104,8 +104,8 @@ CHANGES: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {
         ("encoder_dropout", 0.0, {}),
         ("blend", 0.2, {}),
         ("shift", 0.9, {}),
-        ("tolerance", 100.0, {"shift": 0.0}),
-        ("fading", 0.0, {}),
+        ("tolerance", 100.0, {"fading": 1.0}),
+        ("fading", 0.0, {"fading": 0.9}),
     ],
     "fedstar": [
         ("walk_steps", 4, {}),

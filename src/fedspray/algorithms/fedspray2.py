@@ -94,9 +94,9 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     blend: float | str = setting("auto", "weight of the teacher in predictions (w): a number, or auto (by validation)")
     shift: float | str = setting("auto", "exponent of the class shares in predictions (a): a number, or auto")
     tolerance: float = setting(
-        0.5, "points of validation accuracy that a blend and shift may cost, for the sake of minority nodes"
+        0.05, "share by which a blend and shift may add to the errors on validation nodes, for minority nodes' sake"
     )
-    fading: float = setting(0.9, "share of the earlier counts that is kept in each round")
+    fading: float = setting(0.5, "share of the earlier counts that is kept in each round")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,7 +155,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         return ServerState(encoder, optimizer, counts, num_val)
 
     def _choice(self, server: ServerState) -> tuple[float, float]:
-        """The pair (w, a) with the best minority accuracy among those within `tolerance` of the best overall accuracy.
+        """The pair (w, a) with the best minority accuracy among those with at most `tolerance` more errors than the best.
 
         Ties go to the higher overall accuracy, then to the smaller w, then to the smaller a. Before anything was
         counted, w is in the middle and a is 0.
@@ -163,7 +163,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         overall, minority = server.choice_counts.flatten(1)
         place = len(self._blends) // 2 * len(self._shifts)
         if server.num_val > 0:
-            allowed = overall >= overall.max() - self.tolerance / 100 * server.num_val
+            allowed = overall >= overall.max() - self.tolerance * (server.num_val - overall.max())
             best = allowed & (minority == minority[allowed].max())
             place = int(torch.where(best, overall, -1).argmax())
         return self._blends[place // len(self._shifts)], self._shifts[place % len(self._shifts)]
