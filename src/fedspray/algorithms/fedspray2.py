@@ -155,7 +155,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         return ServerState(encoder, optimizer, counts, num_val)
 
     def _choice(self, server: ServerState) -> tuple[float, float]:
-        """The pair (w, a) with the best minority accuracy among those with at most `tolerance` more errors than the best.
+        """The pair (w, a) with the best minority accuracy among those with at most `tolerance` more errors than needed.
 
         Ties go to the higher overall accuracy, then to the smaller w, then to the smaller a. Before anything was
         counted, w is in the middle and a is 0.
