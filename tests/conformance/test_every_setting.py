@@ -95,6 +95,18 @@ CHANGES: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {
         ("blend", 0.5, {}),
         ("blend", "auto", {}),
     ],
+    "fedspray2": [
+        ("embedding_dim", 8, {}),
+        ("distill_weight", 1.0, {}),
+        ("confidence", 0.0, {"distill_weight": 1.0}),
+        ("encoder_lr", 0.1, {}),
+        ("encoder_weight_decay", 0.1, {}),
+        ("encoder_dropout", 0.0, {}),
+        ("blend", 0.2, {}),
+        ("shift", 0.9, {}),
+        ("tolerance", 100.0, {"fading": 1.0}),
+        ("fading", 0.0, {"fading": 0.9}),
+    ],
     "fedstar": [
         ("walk_steps", 4, {}),
         ("degree_buckets", 0, {}),

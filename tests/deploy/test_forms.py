@@ -20,7 +20,7 @@ from fedspray.engine.worker import Request, Worker
 @pytest.mark.parametrize("backbone", ["gcn", "sgc", "sage", "mlp", "gat"])
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
-    [("fedspray", {}), ("fedspray-plus", {}), ("fedlit", {}), ("fedavg", {"sample_nodes": 1})],
+    [("fedspray", {}), ("fedspray-plus", {}), ("fedspray2", {}), ("fedlit", {}), ("fedavg", {"sample_nodes": 1})],
 )
 def test_the_forms_of_real_clients(algorithm: str, settings: dict[str, Any], backbone: str) -> None:
     federation = ragged_federation()

@@ -8,6 +8,8 @@ import torch
 from toys import ragged_federation, stack
 
 from fedspray import algorithms, backbones
+from fedspray.data.federation import Federation, Task
+from fedspray.data.graph import Graph
 from fedspray.engine import sampling
 from fedspray.errors import InputError
 from fedspray.federate import build_federation
@@ -23,7 +25,7 @@ def make(name: str = "fedspray", **values: Any) -> Any:
 def test_a_sample_of_everything_is_the_exact_update(sparse: bool) -> None:
     federation = ragged_federation(sparse=sparse)
     batch = stack(federation)
-    for name in ("fedspray", "fedavg"):
+    for name in ("fedspray", "fedspray2", "fedavg"):
         exact, sampled = make(name), make(name, sample_nodes=100)
         server = tree.cast(exact.init_server(federation.task, 0), torch.float64)
         message = exact.broadcast(server, range(3))
@@ -121,6 +123,20 @@ def test_blends_and_weights_are_those_of_the_whole_client(weighting: str) -> Non
     assert expected["blend_counts"].any()
     for key in ("num_train", "blend_counts"):
         assert torch.equal(found[key], expected[key])
+
+
+def test_the_gradient_of_a_sample_stands_for_the_whole_client() -> None:
+    """Features alike and no edges: every training node of a class has the same gradient."""
+    graph = Graph.from_arrays(np.ones((10, 2)), np.zeros((2, 0)), np.ones(10), num_classes=3)
+    batch = stack(Federation.from_graphs({"a": graph}))
+    exact, sampled = (make("fedspray2", encoder_dropout=0.0, sample_nodes=limit) for limit in (0, 2))
+    message = exact.broadcast(tree.cast(exact.init_server(Task(2, 3), 0), torch.float64), [0])
+    state = exact.init_clients(Task(2, 3), batch, 0)
+    _, expected = exact.client_update(state, message, batch, 5)
+    _, found = sampling.update_on_sample(sampled, state, message, batch, 5)
+    assert expected["num_val"] == 3
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[name], value) for name, value in expected.items())
 
 
 def test_training_on_samples_learns() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 from toys import ragged_federation
 
 from fedspray import algorithms, backbones
@@ -80,3 +81,19 @@ def test_both_memories_survive_a_restart() -> None:
     for round_index in (3, 4):  # the lost round again, and the next one
         expected, answer = ask(worker, round_index), ask(reborn, round_index)
         assert all(same(a, b) for a, b in zip(expected, answer, strict=True))
+
+
+def test_the_loss_is_that_of_the_loss_logits() -> None:
+    """FedSpray 2 shifts its decisions: the counts are those of the shifted ones, the loss is not."""
+    worker = make_worker("fedspray2")
+    message = {**downlink(worker, 2), "shift": torch.ones(1, dtype=torch.float64)}
+    _, counts = worker.handle(Request(2, train=False), message)
+    given = (worker.memory_at(2).state, message, worker.batch)
+    nodes, labels = worker.batch.val, worker.batch.labels[worker.batch.val]
+    blend, shifted = worker.algorithm.loss_logits(*given), worker.algorithm.predict(*given)
+    assert blend is not None
+    losses = [functional.cross_entropy(logits[nodes], labels, reduction="sum") for logits in (blend, shifted)]
+    assert counts["evaluation.loss"][0, 1] == pytest.approx(losses[0].item())
+    assert losses[0].item() != pytest.approx(losses[1].item())
+    right = int((shifted[nodes].argmax(dim=1) == labels).sum())
+    assert int(counts["evaluation.confusion"][0, 1].diagonal().sum()) == right

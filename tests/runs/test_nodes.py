@@ -13,9 +13,10 @@ from fedspray.runs import nodes
 from fedspray.runs.nodes import NodeTable
 
 
-def test_kept_nodes_are_those_the_run_was_judged_by(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["fedspray-plus", "fedspray2"])
+def test_kept_nodes_are_those_the_run_was_judged_by(algorithm: str, tmp_path: Path) -> None:
     federation = ragged_federation()
-    result = fedspray.run(federation, rounds=4, seeds=(2,), out=tmp_path / "run", algorithm="fedspray-plus")
+    result = fedspray.run(federation, rounds=4, seeds=(2,), out=tmp_path / "run", algorithm=algorithm)
     kept = NodeTable.load(tmp_path / "run" / "seed-2" / nodes.FILE)
     metrics = result.seeds[0].metrics
     assert kept.correct[kept.test].mean() == pytest.approx(metrics["overall"])
@@ -29,7 +30,7 @@ def test_kept_nodes_are_those_the_run_was_judged_by(tmp_path: Path) -> None:
         order = sorted(np.flatnonzero(graph.labelled), key=lambda i: (graph.labels[i], buckets[i], i))
         assert kept.label[own].tolist() == graph.labels[order].tolist()
         assert kept.bucket[own].tolist() == buckets[order].tolist()
-        right = result.models[client.name].predict(graph).argmax(axis=1) == graph.labels
+        right = result.models[client.name].predict(graph, client.split.train).argmax(axis=1) == graph.labels
         assert kept.test[own].tolist() == client.split.test[order].tolist()
         assert kept.correct[own].tolist() == (right & client.split.test)[order].tolist()
 

@@ -101,6 +101,13 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     def predict(self, client: ClientT, message: Message, batch: GraphBatch) -> Tensor:
         """Logits [N, C] of the clients' models, given what the server sent last."""
 
+    def loss_logits(self, client: ClientT, message: Message, batch: GraphBatch) -> Tensor | None:
+        """Logits [N, C] that the loss of an evaluation is taken from; None: those of `predict`.
+
+        For algorithms whose predictions are not their probabilities, because they move the decision between classes.
+        """
+        return None
+
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
         """What else to write into a round's record (JSON values), from the new server state and the uplink.
 

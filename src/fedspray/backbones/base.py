@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspray.data.batch import GraphBatch
+from fedspray.data.batch import GraphBatch, NodeRows
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import init
@@ -152,12 +152,13 @@ def layer_shapes(name: str, widths: Sequence[int], *, columns: int = 1) -> dict[
 class Dropout:
     """Inverted dropout from named streams: each client's draw is its own, alone or stacked."""
 
-    def __init__(self, rate: float, batch: GraphBatch, seed: int, epoch: int) -> None:
-        self._rate, self._batch, self._calls = rate, batch, 0
+    def __init__(self, rate: float, batch: GraphBatch, seed: int, epoch: int, rows: NodeRows | None = None) -> None:
+        self._rate, self._client_ids, self._calls = rate, batch.client_ids, 0
+        self._sizes = (rows or batch.rows).sizes
         self._seed, self._epoch = seed, epoch
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Drops entries of ``hidden`` [N, H]."""
+        """Drops entries of ``hidden`` [N, H]: of all nodes of the batch, or of the ``rows`` that were given."""
         if self._rate == 0:
             return hidden
         self._calls += 1
@@ -167,7 +168,7 @@ class Dropout:
                 hidden.shape[1],
                 generator=torch_generator(self._seed, "dropout", k, self._epoch, self._calls),
             )
-            for k, size in zip(self._batch.client_ids, self._batch.rows.sizes, strict=True)
+            for k, size in zip(self._client_ids, self._sizes, strict=True)
         ]
         keep = torch.cat(masks) >= self._rate
         return hidden * keep / (1 - self._rate)

@@ -84,6 +84,17 @@ class NodeRows:
         dtype = self.features.dtype if isinstance(self.features, Tensor) else self.features.matrix.dtype
         return torch.tensor(self.sizes, dtype=dtype).clamp(min=1)
 
+    @cached_property
+    def to_unit_length(self) -> Tensor:
+        """[n]: what scales each row to length 1; 0 for a row of zeros."""
+        if isinstance(self.features, Tensor):
+            lengths = self.features.double().norm(dim=1)
+        else:
+            values = self.features.matrix.values().double().square()
+            row_of = torch.arange(self.ptr[-1]).repeat_interleave(self.features.matrix.crow_indices().diff())
+            lengths = values.new_zeros(self.ptr[-1]).index_add(0, row_of, values).sqrt()
+        return torch.where(lengths > 0, 1 / lengths, 0).to(self.counts.dtype)
+
 
 @dataclass(frozen=True, eq=False)
 class GraphBatch:
@@ -134,10 +145,18 @@ class GraphBatch:
         )
 
     @classmethod
-    def from_graph(cls, graph: Graph, *, client_id: int = 0, dtype: torch.dtype = torch.float32) -> GraphBatch:
-        """One graph without a split, for prediction."""
+    def from_graph(
+        cls,
+        graph: Graph,
+        *,
+        client_id: int = 0,
+        dtype: torch.dtype = torch.float32,
+        train: NDArray[np.bool_] | None = None,
+    ) -> GraphBatch:
+        """One graph for prediction: with its training nodes, or with none."""
         nobody = np.zeros(graph.num_nodes, dtype=np.bool_)
-        client = Client("graph", graph, Split(nobody, nobody, nobody), np.arange(graph.num_nodes))
+        split = Split(nobody if train is None else train, nobody, nobody)
+        client = Client("graph", graph, split, np.arange(graph.num_nodes))
         return cls.from_clients([client], [client_id], dtype=dtype)
 
     def part(self, nodes: NDArray[np.int64], train: NDArray[np.int64]) -> GraphBatch:
@@ -207,6 +226,11 @@ class GraphBatch:
         with_loops = self.neighbours + sp.eye_array(self.num_nodes, format="csr")
         scale = 1 / np.sqrt(with_loops.sum(axis=1))
         return SparseMatrix.from_scipy(_scaled(with_loops, scale, scale), self.dtype)
+
+    @cached_property
+    def adjacency(self) -> SparseMatrix:
+        """[N, N]: A."""
+        return SparseMatrix.from_scipy(self.neighbours, self.dtype)
 
     @cached_property
     def mean_adjacency(self) -> SparseMatrix:

@@ -120,25 +120,27 @@ class Worker:
         counts: Message = {}
         if request.evaluate:
             candidate = Snapshot(request.round_index - 1, tree.for_prediction(state), message)
-            counts = self._counter.count(self._logits(candidate))
+            counts = self._counter.count(*self._logits(candidate))
         if request.train:
             round_seed = stream_key(self._seed, "round", request.round_index)
             update = update_on_sample if self.algorithm.sample_nodes else type(self.algorithm).client_update
             state, uplink = update(self.algorithm, state, message, self.batch, round_seed)
             _check_finite(uplink)
         if request.detail and best is not None:
-            logits = self._logits(best)
-            counts = {**self._counter.count(logits), **self._counter.detail(logits)}
+            logits, loss_logits = self._logits(best)
+            counts = {**self._counter.count(logits, loss_logits), **self._counter.detail(logits)}
             counts["evaluation.round"] = torch.full((self.batch.num_clients,), best.round_index, dtype=torch.int32)
         self._memories = [kept, Memory(request.round_index, state, candidate, best)]
         return uplink, counts
 
-    def _logits(self, model: Snapshot) -> Tensor:
+    def _logits(self, model: Snapshot) -> tuple[Tensor, Tensor | None]:
+        """What a model predicts, and what its loss is taken from, if not that."""
+        given = (model.client, model.message, self.batch)
         with torch.no_grad():
-            logits = self.algorithm.predict(model.client, model.message, self.batch)
-        if not torch.isfinite(logits).all():
+            logits, loss_logits = self.algorithm.predict(*given), self.algorithm.loss_logits(*given)
+        if not all(torch.isfinite(part).all() for part in (logits, loss_logits) if part is not None):
             raise NotFinite(f"the model of round {model.round_index} gives predictions that are not finite")
-        return logits
+        return logits, loss_logits
 
     def memory_at(self, round_index: int) -> Memory:
         """What the worker remembered when ``round_index`` was over (rounds that it missed change nothing)."""

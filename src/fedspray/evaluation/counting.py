@@ -74,13 +74,19 @@ class Counter:
         self._majority = majority_class(batch.train_class_counts.numpy())
         self._buckets = torch.from_numpy(bucket_of(homophily))
 
-    def count(self, logits: Tensor) -> Message:
-        """Confusion matrices and losses of the three parts, from logits [N, C]."""
+    def count(self, logits: Tensor, loss_logits: Tensor | None = None) -> Message:
+        """Confusion matrices and losses of the three parts, from logits [N, C].
+
+        Args:
+            logits: predictions.
+            loss_logits: what the losses are taken from; None: the predictions.
+        """
         chosen = logits[self._nodes]
         num_clients, num_parts, num_classes, _ = self._shape
         cells = (self._slots * num_classes + self._labels) * num_classes + chosen.argmax(dim=1)
         confusion = torch.bincount(cells, minlength=int(np.prod(self._shape))).view(self._shape)
-        losses = functional.cross_entropy(chosen, self._labels, reduction="none").double()
+        scored = chosen if loss_logits is None else loss_logits[self._nodes]
+        losses = functional.cross_entropy(scored, self._labels, reduction="none").double()
         sums = torch.zeros(num_clients * num_parts, dtype=torch.float64).index_add(0, self._slots, losses)
         return {
             "evaluation.confusion": confusion.to(torch.int32),

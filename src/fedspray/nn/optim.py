@@ -105,6 +105,12 @@ class Adam:
         for optimizer in optimizers:
             optimizer._follow_gradients()
 
+    def follow(self, gradients: Params) -> None:
+        """Takes one step down gradients that somebody else computed."""
+        for name, gradient in gradients.items():
+            self.params[name].grad = gradient
+        self._follow_gradients()
+
     def _follow_gradients(self) -> None:
         """torch's own fused step; weights without a gradient stay as they are."""
         moving = {name: p.grad for name, p in self.params.items() if p.grad is not None}

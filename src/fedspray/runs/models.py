@@ -32,8 +32,14 @@ class PersonalModel:
     snapshot: Snapshot
     settings: RunSettings
 
-    def predict(self, graph: Graph) -> NDArray[np.float64]:
-        """Class probabilities [N, C] for the nodes of a graph with the same features."""
+    def predict(self, graph: Graph, train: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """Class probabilities [N, C] for the nodes of a graph with the same features.
+
+        Args:
+            graph: the nodes.
+            train: [N], which of them the model may take as labelled; None: none of them. It matters to algorithms
+                that look at labels of neighbours (`fedspray2`).
+        """
         if graph.num_features != self.task.num_features:
             raise InputError(
                 f"the graph has {graph.num_features} features per node, "
@@ -45,7 +51,7 @@ class PersonalModel:
             raise InputError(f"{which} of the graph is {given}, but this model was trained on {known} there")
         dtype = self.settings.torch_dtype
         batch = GraphBatch.from_graph(
-            graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype
+            graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype, train=train
         )
         with torch.no_grad():
             logits = self.algorithm.predict(self.snapshot.client, self.snapshot.message, batch)

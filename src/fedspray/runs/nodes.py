@@ -124,7 +124,7 @@ def _client_nodes(
     if model is None:
         nobody = np.zeros(len(order), dtype=np.bool_)
         return counts, nobody, nobody
-    right = model.predict(graph).argmax(axis=1) == graph.labels
+    right = model.predict(graph, client.split.train).argmax(axis=1) == graph.labels
     test = client.split.test
     return counts, test[order], (right & test)[order]
 

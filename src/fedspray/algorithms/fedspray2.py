@@ -1,0 +1,328 @@
+"""FedSpray 2: personal GNNs beside one shared teacher that reads the labels around a node.
+
+Every client trains a personal GNN ŷ. Shared is a light encoder ω = {g_e, g_q, g_p, S}, the teacher:
+
+    e_i = relu(g_e(x_i / ‖x_i‖))           feature embedding
+    q_i = softmax(g_q(e_i))                feature-only soft label
+    z_i = onehot(y_i) for training nodes, else q_i
+    h_i = (h1_i, h2_i): mean of z over neighbours, and over the ends of two-step walks that do not return
+    p_i = softmax(g_p(e_i) + h_i S)        S [2C, C]: structure proxies, what a neighbour of each class says; start at 0
+
+    client:   E steps of θ on CE(y, ŷ) + λ1 · mean KL(p ‖ ŷ);   G_k = Σ_i ∇(CE(y_i, q_i) + CE(y_i, p_i)), training nodes
+    server:   one Adam step on Σ_k G_k / Σ_k n_k, the gradient of the pooled data: no client drifts
+    predict:  (1-w) log ŷ + w log p - a log π_k,   π_k: the client's own class shares
+
+The server chooses one (w, a) for all, by how many validation nodes each pair gets right. h_i never depends on y_i.
+
+Travels down: ω, w, a. Travels up: G_k, n_k, and counts for each (w, a). Everything up is only ever summed over clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.backbones.base import Dropout, setting
+from fedspray.data.batch import GraphBatch, NodeRows
+from fedspray.data.federation import Task
+from fedspray.errors import InputError
+from fedspray.nn import init, ops
+from fedspray.nn.memory import remember
+from fedspray.nn.optim import Adam, AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import stream_key, torch_generator
+
+BLENDS = tuple(i / 10 for i in range(11))
+"""The teacher's weights w that ``blend = "auto"`` chooses among."""
+
+SHIFTS = tuple(i / 10 for i in range(8))
+"""The shifts a that ``shift = "auto"`` chooses among."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What is shared, and how the choices did so far."""
+
+    encoder: Params
+    optimizer: AdamState
+    choice_counts: Tensor
+    """[2, W, A]: right predictions on all and on minority validation nodes, of each pair (w, a), fading."""
+    num_val: Tensor
+    """[]: validation nodes that they are counted over, fading."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What stays at the client."""
+
+    gnn: Params
+    log_shares: Tensor
+    """[K, C]: log π."""
+    gnn_optimizer: AdamState = training_only()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSpray2(Algorithm[ServerState, ClientState]):
+    """Personal GNNs, blended with a shared teacher that is trained on pooled gradients."""
+
+    summary: ClassVar[str] = "personal GNNs, blended with a shared teacher that reads the labels around a node"
+    citation: ClassVar[str] = "this project, after Fu et al., KDD 2024"
+    shares_gnn: ClassVar[bool] = False
+    uplink: ClassVar[dict[str, str]] = {
+        "gradient.*": "sum over the training nodes of the gradient of the teacher's loss",
+        "num_train": "number of training nodes",
+        "choice_counts": "right predictions on all and on minority validation nodes, for each blend and shift",
+        "num_val": "number of validation nodes",
+    }
+    downlink: ClassVar[dict[str, str]] = {
+        "encoder.*": "the teacher",
+        "blend": "weight of the teacher in predictions (w)",
+        "shift": "how far predictions are shifted towards a client's rare classes (a)",
+    }
+
+    embedding_dim: int = setting(64, "width of the teacher's embedding (D)")
+    distill_weight: float = setting(0.0, "weight of the distillation loss of the GNN (λ1); 0: the GNN is Local's")
+    confidence: float = setting(0.7, "unlabelled nodes are distilled only if max q_i exceeds this (τ)")
+    encoder_lr: float = setting(0.02, "step size of the server's Adam for the teacher")
+    encoder_weight_decay: float = setting(5e-4, "L2 penalty on the teacher's weights")
+    encoder_dropout: float = setting(0.5, "share of the embedding dropped while the teacher is trained")
+    blend: float | str = setting("auto", "weight of the teacher in predictions (w): a number, or auto (by validation)")
+    shift: float | str = setting("auto", "exponent of the class shares in predictions (a): a number, or auto")
+    tolerance: float = setting(
+        0.05, "share by which a blend and shift may add to the errors on validation nodes, for minority nodes' sake"
+    )
+    fading: float = setting(0.5, "share of the earlier counts that is kept in each round")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("distill_weight", "encoder_weight_decay", "tolerance"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
+        if self.encoder_lr <= 0:
+            raise InputError(f"encoder_lr is {self.encoder_lr}, but must be above 0")
+        if self.embedding_dim < 1:
+            raise InputError(f"embedding_dim is {self.embedding_dim}, but must be at least 1")
+        for name in ("confidence", "fading"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be between 0 and 1")
+        if not 0 <= self.encoder_dropout < 1:
+            raise InputError(f"encoder_dropout is {self.encoder_dropout}, but must be at least 0 and below 1")
+        for name in ("blend", "shift"):
+            value = getattr(self, name)
+            if value != "auto" and (isinstance(value, str) or not 0 <= value <= 1):
+                raise InputError(f"{name} is {value!r}, but must be between 0 and 1, or auto")
+
+    # ---- server -----------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """A drawn encoder whose structure proxies say nothing yet."""
+        layers = {
+            "embedding": (task.num_features, self.embedding_dim),
+            "feature_head": (self.embedding_dim, task.num_classes),
+            "fusion_head": (self.embedding_dim, task.num_classes),
+        }
+        generator = torch_generator(seed, "encoder")
+        encoder: Params = {}
+        for name, (fan_in, fan_out) in layers.items():
+            encoder[f"{name}.weight"] = init.draw_weight("glorot", fan_in, fan_out, generator)
+            encoder[f"{name}.bias"] = init.draw_bias("glorot", fan_out, generator)
+        encoder["proxies"] = torch.zeros(2 * task.num_classes, task.num_classes)
+        counts = torch.zeros(2, len(self._blends), len(self._shifts))
+        return ServerState(encoder, AdamState.zeros(encoder, 1), counts, torch.zeros(()))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """The teacher and the choice, for everyone."""
+        blend, shift = (server.num_val.new_tensor(value) for value in self._choice(server))
+        return expand({**prefixed("encoder", server.encoder), "blend": blend, "shift": shift}, len(client_ids))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """One step of Adam down the pooled gradient; the new counts join the old ones."""
+        num_train = message["num_train"].sum()
+        encoder, optimizer = server.encoder, server.optimizer
+        if num_train > 0:
+            steps = Adam(encoder, optimizer, lr=self.encoder_lr, weight_decay=self.encoder_weight_decay)
+            steps.follow({name: value.sum(dim=0) / num_train for name, value in part_of(message, "gradient").items()})
+            encoder, optimizer = steps.result()
+        counts, num_val = (
+            self.fading * kept + message[name].sum(dim=0)
+            for name, kept in (("choice_counts", server.choice_counts), ("num_val", server.num_val))
+        )
+        return ServerState(encoder, optimizer, counts, num_val)
+
+    def _choice(self, server: ServerState) -> tuple[float, float]:
+        """The pair (w, a) with the best minority accuracy among those with at most `tolerance` more errors than needed.
+
+        Ties go to the higher overall accuracy, then to the smaller w, then to the smaller a. Before anything was
+        counted, w is in the middle and a is 0.
+        """
+        overall, minority = server.choice_counts.flatten(1)
+        place = len(self._blends) // 2 * len(self._shifts)
+        if server.num_val > 0:
+            allowed = overall >= overall.max() - self.tolerance * (server.num_val - overall.max())
+            best = allowed & (minority == minority[allowed].max())
+            place = int(torch.where(best, overall, -1).argmax())
+        return self._blends[place // len(self._shifts)], self._shifts[place % len(self._shifts)]
+
+    @property
+    def _blends(self) -> tuple[float, ...]:
+        return BLENDS if self.blend == "auto" else (float(self.blend),)
+
+    @property
+    def _shifts(self) -> tuple[float, ...]:
+        return SHIFTS if self.shift == "auto" else (float(self.shift),)
+
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
+        """The choice that the next message carries."""
+        return dict(zip(("blend", "shift"), self._choice(server), strict=True))
+
+    # ---- client -----------------------------------------------------------------------------------
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """Local's GNN, and π: every class counts as if it had one node more, so that none is 0."""
+        gnn = self.backbone.init_params(task, batch, seed)
+        counts = batch.train_class_counts + 1
+        return ClientState(gnn, (counts / counts.sum(dim=1, keepdim=True)).log(), self.empty_optimizer(gnn, batch))
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """Trains the GNN; takes the gradient of the teacher that was received; counts what each choice gets right."""
+        targets = batch.train_targets
+        if self.distill_weight > 0:
+            targets = targets + self.distill_weight * self._soft_targets(message, batch)
+        gnn, optimizer = self.fit(
+            client.gnn,
+            client.gnn_optimizer,
+            batch,
+            seed,
+            lambda out: ops.soft_cross_entropy(out.logits, targets, batch.rows),
+        )
+        uplink = prefixed("gradient", self._gradient(message, batch, seed)) | {"num_train": batch.num_train}
+        return ClientState(gnn, client.log_shares, optimizer), uplink | self._count_choices(client, message, batch)
+
+    def uplink_of_whole(self, uplink: Message, client: ClientState, message: Message, batch: GraphBatch) -> Message:
+        """A sample's gradient stands for all training nodes, and choices are counted on all validation nodes."""
+        weight = batch.num_train / uplink["num_train"].clamp(min=1)
+        scaled = {
+            name: torch.einsum("k,k...->k...", weight, value) for name, value in part_of(uplink, "gradient").items()
+        }
+        return {
+            **prefixed("gradient", scaled),
+            "num_train": batch.num_train,
+            **self._count_choices(client, message, batch),
+        }
+
+    def _soft_targets(self, message: Message, batch: GraphBatch) -> Tensor:
+        """p_i / n for the n nodes of a client that take part in the distillation, 0 for the others: [C, N].
+
+        KL(p ‖ ŷ) and -Σ p log ŷ differ by the entropy of p, which is constant here.
+        """
+        confidence, _, log_targets = self._teach(message, batch)
+        takes_part = (confidence > self.confidence).to(log_targets.dtype)
+        takes_part[batch.train] = 1
+        counts = ops.client_sum(takes_part, batch.rows).clamp(min=1)
+        return log_targets.exp().T * (takes_part / ops.per_row(counts, batch.rows))
+
+    def _gradient(self, message: Message, batch: GraphBatch, seed: int) -> Params:
+        """The gradient of Σ_i CE(y_i, q_i) + CE(y_i, p_i) over each client's training nodes, with h held fixed."""
+        rows, targets = batch.train_rows, batch.train_targets[:, batch.train]
+        _, histograms, _ = self._teach(message, batch)
+        encoder = {name: value.detach().requires_grad_() for name, value in part_of(message, "encoder").items()}
+        drop = Dropout(self.encoder_dropout, batch, stream_key(seed, "encoder"), 0, rows)
+        embedding = drop(_embed(encoder, rows))
+        feature_logits = _head(encoder, "feature_head", embedding, rows)
+        fusion_logits = _fuse(encoder, embedding, histograms[batch.train], rows)
+        losses = ops.soft_cross_entropy(feature_logits, targets, rows)
+        losses = losses + ops.soft_cross_entropy(fusion_logits, targets, rows)
+        gradients = torch.autograd.grad((batch.num_train * losses).sum(), list(encoder.values()))
+        return dict(zip(encoder, gradients, strict=True))
+
+    def _count_choices(self, client: ClientState, message: Message, batch: GraphBatch) -> Message:
+        """How many validation nodes the received model gets right with each blend and shift: all, and minority ones."""
+        owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
+        own, taught = (part[batch.val].T.contiguous() for part in self._both(client, message, batch))  # [C, n]
+        offsets = torch.tensor(self._shifts, dtype=own.dtype)[:, None, None] * client.log_shares[owners].T
+        majority = batch.train_class_counts.argmax(dim=1)
+        minority = (labels != majority[owners]) & (batch.num_train[owners] > 0)
+        slots = labels.expand(len(self._shifts), 1, -1)
+        counts = []
+        for blend in self._blends:
+            scores = (1 - blend) * own + blend * taught - offsets  # [A, C, n]
+            others = scores.scatter(1, slots, -torch.inf).amax(dim=1)  # many times faster than argmax; a tie is wrong
+            right = scores.gather(1, slots)[:, 0] > others
+            both = torch.stack([right, right & minority]).movedim(2, 0).to(own.dtype)  # [n, 2, A]
+            counts.append(own.new_zeros(batch.num_clients, *both.shape[1:]).index_add(0, owners, both))
+        num_val = own.new_zeros(batch.num_clients).index_add(0, owners, own.new_ones(len(owners)))
+        return {"choice_counts": torch.stack(counts, dim=2), "num_val": num_val}
+
+    # ---- teacher and prediction -------------------------------------------------------------------
+
+    def _teach(self, message: Message, batch: GraphBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """max q [N], h [N, 2C] and log p [N, C] of all nodes, from what was received, without dropout."""
+        encoder = part_of(message, "encoder")
+
+        def answer() -> Tensor:
+            embedding = _embed(encoder, batch.rows)
+            labels = ops.probabilities(_head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
+            confidence = labels.amax(dim=1, keepdim=True)
+            labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype)[batch.train_labels]
+            histograms = label_histograms(labels, batch)
+            fusion_logits = _fuse(encoder, embedding, histograms, batch.rows)
+            return torch.cat([confidence, histograms, fusion_logits.log_softmax(dim=1)], dim=1)
+
+        known = remember(batch, "fedspray2 teacher", encoder, answer)
+        widths = [1, 2 * batch.num_classes, batch.num_classes]
+        confidence, histograms, log_p = torch.split(known, widths, dim=1)
+        return confidence[:, 0], histograms, log_p
+
+    def _both(self, client: ClientState, message: Message, batch: GraphBatch) -> tuple[Tensor, Tensor]:
+        """log ŷ and log p of all nodes, [N, C] each."""
+        return self.backbone.logits(client.gnn, batch).log_softmax(dim=1), self._teach(message, batch)[2]
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The blend, shifted towards classes that are rare at the client."""
+        offsets = message["shift"][:, None] * client.log_shares
+        return self.loss_logits(client, message, batch) - ops.per_row(offsets, batch.rows)
+
+    def loss_logits(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The blend alone: (1-w) log ŷ + w log p. The shift moves the decision, and is not meant as a probability."""
+        own, taught = self._both(client, message, batch)
+        share = ops.per_row(message["blend"], batch.rows)[:, None]
+        return (1 - share) * own + share * taught
+
+
+def label_histograms(labels: Tensor, batch: GraphBatch) -> Tensor:
+    """The mean label over the neighbours of each node, and over the ends of its two-step walks that do not return.
+
+    Of the (A²)_ij two-step walks from i to j, those that return are the deg_i with j = i: taking them off leaves
+    A(Az) - deg·z for the sum and A·deg - deg for the number. So no row depends on the node's own label (up to
+    rounding). Without neighbours, or without such walks, the mean is 0.
+
+    Shapes: labels [N, C] → [N, 2C].
+    """
+    counted = torch.cat([labels, labels.new_ones(len(labels), 1)], dim=1)  # the last column counts walks
+    once = ops.propagate(batch.adjacency, counted, batch.rows.ptr)
+    twice = ops.propagate(batch.adjacency, once, batch.rows.ptr) - once[:, -1:] * counted
+    means = [torch.where(sums[:, -1:] > 0, sums[:, :-1] / sums[:, -1:], 0) for sums in (once, twice)]
+    return torch.cat(means, dim=1)
+
+
+def _embed(encoder: Params, rows: NodeRows) -> Tensor:
+    """e, from features that are scaled to length 1."""
+    products = ops.feature_linear(rows, encoder["embedding.weight"]) * rows.to_unit_length[:, None]
+    return (products + ops.per_row(encoder["embedding.bias"], rows)).relu()
+
+
+def _fuse(encoder: Params, embedding: Tensor, histograms: Tensor, rows: NodeRows) -> Tensor:
+    """The logits of p."""
+    said = ops.linear(histograms, rows.ptr, encoder["proxies"])
+    return _head(encoder, "fusion_head", embedding, rows) + said
+
+
+def _head(encoder: Params, name: str, inputs: Tensor, rows: NodeRows) -> Tensor:
+    return ops.linear(inputs, rows.ptr, encoder[f"{name}.weight"], encoder[f"{name}.bias"])
