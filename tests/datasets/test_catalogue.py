@@ -26,7 +26,8 @@ NOWHERE = DataFolders(cache=Path("nowhere"))
 
 def test_names() -> None:
     assert list(datasets.catalogue()) == [
-        "arxiv", "citeseer", "cora", "cs", "flickr", "physics", "pubmed", "wikics",
+        "arxiv", "citeseer", "computers", "cora", "cs", "flickr", "minesweeper", "photo", "physics", "pubmed",
+        "tolokers", "wikics",
     ]  # fmt: skip
     assert "banks" in datasets.names()
 

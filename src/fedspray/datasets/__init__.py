@@ -5,7 +5,6 @@ The folder is the registry: every module here with a tuple ``CARDS`` is a source
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from fedspray import plugins
@@ -24,7 +23,7 @@ GENERATED = "banks"
 
 def catalogue() -> dict[str, DatasetCard]:
     """Every data set that is one graph, by name."""
-    modules = (importlib.import_module(f"{__name__}.{name}") for name in plugins.names(__name__))
+    modules = (plugins.load_module(__name__, "data set", name) for name in plugins.names(__name__))
     cards = [card for module in modules for card in getattr(module, "CARDS", ())]
     return {card.name: card for card in sorted(cards, key=lambda card: card.name)}
 

@@ -1,7 +1,7 @@
 """Where raw files lie, and how they get there.
 
-Raw files keep PyTorch Geometric's layout, ``<folder>/<Name>/raw``, and are looked for under
-``FEDSPRAY_DATA`` first and in the user's cache folder second. What is there is used as it is; only
+Raw files keep PyTorch Geometric's layout, ``<folder>/<Name>/raw`` (``<folder>/<Name>`` will do), and are
+looked for under ``FEDSPRAY_DATA`` first and in the user's cache folder second. What is there is used as it is; only
 missing files are fetched, into a temporary folder, checked, and moved into place when complete.
 """
 
@@ -51,15 +51,15 @@ class DataFolders:
 
     def candidates(self, name: str) -> list[Path]:
         """The raw folders of a data set, in the order in which they are looked at."""
-        return [root / name / "raw" for root in (self.data, self.cache) if root is not None]
+        roots = [root / name for root in (self.data, self.cache) if root is not None]
+        return [folder for root in roots for folder in (root / "raw", root)]
 
     def hold(self, dataset: str) -> bool:
         """Whether raw files of a data set (its name on the command line) are on this machine."""
         roots = [root for root in (self.data, self.cache) if root is not None and root.is_dir()]
         return any(
             folder.name.lower().removeprefix("ogbn_") == dataset
-            and (folder / "raw").is_dir()
-            and any((folder / "raw").iterdir())
+            and any(file.is_file() for file in (*folder.glob("*"), *folder.glob("raw/*")))
             for root in roots
             for folder in root.iterdir()
         )
