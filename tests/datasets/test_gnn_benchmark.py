@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedspray.data.graph import Graph
-from fedspray.datasets import DataFolders, catalogue
+from fedspray.datasets import DataFolders, load
 from fedspray.datasets.gnn_benchmark import read_npz
 from fedspray.errors import InputError
 
@@ -68,7 +68,7 @@ def test_small_file_is_not_physics(tmp_path: Path) -> None:
     raw.mkdir(parents=True)
     write_npz(raw / "ms_academic_phy.npz")
     with pytest.raises(InputError, match="'physics' hold 4 nodes, but 34493 are published"):
-        catalogue()["physics"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))
+        load("physics", DataFolders(cache=tmp_path / "cache", data=tmp_path))
 
 
 PROGRAM = """
@@ -84,7 +84,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 @pytest.mark.data
 @pytest.mark.parametrize(("dataset", "largest_class"), [("cs", 4136), ("photo", 1941), ("computers", 5158)])
 def test_real_files(dataset: str, largest_class: int, real_data: Path, tmp_path: Path) -> None:
-    graph = catalogue()[dataset].load(DataFolders(cache=tmp_path, data=real_data))  # compares the counts
+    graph = load(dataset, DataFolders(cache=tmp_path, data=real_data))  # compares the counts
     assert graph.label_counts().max() == largest_class
     assert graph.labelled.all()
     assert set(np.unique(graph.features.data)) == {1.0}

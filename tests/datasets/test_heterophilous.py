@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspray.datasets import DataFolders, catalogue
+from fedspray.datasets import DataFolders, load
 from fedspray.datasets.heterophilous import read_heterophilous
 from fedspray.errors import InputError
 
@@ -43,11 +43,11 @@ def test_other_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tolokers").mkdir()
     np.savez(tmp_path / "tolokers" / "tolokers.npz", **SMALL)
     with pytest.raises(InputError, match=r"tolokers\.npz has sha256 \w+, but the published file has dacf3ac9"):
-        catalogue()["tolokers"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))
+        load("tolokers", DataFolders(cache=tmp_path / "cache", data=tmp_path))
 
 
 @pytest.mark.data
 @pytest.mark.parametrize(("dataset", "counts"), [("minesweeper", [8000, 2000]), ("tolokers", [9192, 2566])])
 def test_real_files(dataset: str, counts: list[int], real_data: Path, tmp_path: Path) -> None:
-    graph = catalogue()[dataset].load(DataFolders(cache=tmp_path, data=real_data))  # compares the other counts
+    graph = load(dataset, DataFolders(cache=tmp_path, data=real_data))  # compares the other counts
     assert graph.label_counts().tolist() == counts

@@ -17,10 +17,11 @@ import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import UNREADABLE, InputError, MissingDataError
 
 DATA_VARIABLE = "FEDSPRAY_DATA"
 """The environment variable that names the data folder."""
@@ -109,6 +110,15 @@ def provide(
         f"the data set {dataset!r} is not on this machine and cannot be downloaded ({'; '.join(failures)}): "
         f"put {', '.join(files)} into {folders.by_hand(name)}, or use the built-in data set 'banks'"
     )
+
+
+@contextmanager
+def reading(file: Path, source: str) -> Iterator[None]:
+    """Turns whatever is wrong with a file into one sentence that names it and where it should be from."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise InputError(f"{file} is not a readable file of {source} ({error})") from None
 
 
 def from_urls(urls: Mapping[str, str]) -> Source:

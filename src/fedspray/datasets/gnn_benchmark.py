@@ -12,23 +12,19 @@ from pathlib import Path
 import numpy as np
 
 from fedspray.data.graph import Graph, read_csr
-from fedspray.datasets._files import DataFolders, from_urls, provide
+from fedspray.datasets._files import DataFolders, from_urls, provide, reading
 from fedspray.datasets.base import DatasetCard
-from fedspray.errors import UNREADABLE, InputError
 
 OFFICIAL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 
 
 def read_npz(file: Path) -> Graph:
     """Reads the CSR arrays ``attr_*`` (features) and ``adj_*`` (edges) and the ``labels`` of one npz."""
-    try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            features, adjacency = (read_csr(archive, prefix) for prefix in ("attr", "adj"))
-            features.sum_duplicates()
-            features.data = np.where(features.data > 0, np.float32(1), features.data)
-            return Graph.from_arrays(features, np.stack(adjacency.nonzero()), archive["labels"])
-    except UNREADABLE as error:
-        raise InputError(f"{file} is not a readable file of gnn-benchmark ({error})") from None
+    with reading(file, "gnn-benchmark"), file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        features, adjacency = (read_csr(archive, prefix) for prefix in ("attr", "adj"))
+        features.sum_duplicates()
+        features.data = np.where(features.data > 0, np.float32(1), features.data)
+        return Graph.from_arrays(features, np.stack(adjacency.nonzero()), archive["labels"])
 
 
 def _read(folders: DataFolders, dataset: str, name: str, file: str) -> Graph:

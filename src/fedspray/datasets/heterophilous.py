@@ -11,20 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from fedspray.data.graph import Graph
-from fedspray.datasets._files import DataFolders, from_urls, provide
+from fedspray.datasets._files import DataFolders, from_urls, provide, reading
 from fedspray.datasets.base import DatasetCard
-from fedspray.errors import UNREADABLE, InputError
 
 OFFICIAL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 
 
 def read_heterophilous(file: Path) -> Graph:
     """Reads ``node_features`` [N, F], ``node_labels`` [N] and ``edges`` [E, 2] of one npz."""
-    try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            return Graph.from_arrays(archive["node_features"], archive["edges"].T, archive["node_labels"])
-    except UNREADABLE as error:
-        raise InputError(f"{file} is not a readable file of heterophilous-graphs ({error})") from None
+    source = "heterophilous-graphs"
+    with reading(file, source), file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        return Graph.from_arrays(archive["node_features"], archive["edges"].T, archive["node_labels"])
 
 
 def _read(folders: DataFolders, dataset: str, sha256: str) -> Graph:
