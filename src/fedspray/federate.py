@@ -12,7 +12,7 @@ import numpy as np
 from fedspray import datasets, plugins
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
-from fedspray.data.reading import read_graph
+from fedspray.data.reading import read_federation, read_graph
 from fedspray.data.splits import SCOPES, SplitRule
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.partitioners.base import Partitioner
@@ -38,8 +38,8 @@ def build_federation(
     """Makes, cuts or opens a federation; choices that contradict each other are refused.
 
     Args:
-        dataset: a name from `datasets.names`, the path of a graph in npz format, or the folder of a
-            saved federation.
+        dataset: a name from `datasets.names`, the path of a graph in npz format, or a folder: a saved federation, or
+            a graph in npz format for each client. A path with a ``/`` may start in ``FEDSPRAY_DATA``.
         partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``.
         partition_dir: for the partitioner `files`, which it implies: the folder of node lists, here or in
             ``FEDSPRAY_DATA``.
@@ -75,9 +75,11 @@ def build_federation(
     if isinstance(card, datasets.FederationCard):
         return _open_clients(card, given, rule, seed or 0, partition_seed)
     _refuse(given, ("nodes",), f"only 'banks' has a free number of nodes, {dataset!r} has its own")
+    if card is None:
+        dataset = str(located(dataset))
     if card is None and Path(dataset).is_dir():
-        _refuse(given, tuple(given), f"{dataset} is a saved federation, whose clients are fixed")
-        saved = Federation.load(dataset)
+        _refuse(given, tuple(given), f"{dataset} holds a federation, whose clients are fixed")
+        saved = read_federation(dataset)
         if seed is None and split is None and split_scope is None:
             return saved
         return saved.with_split(int(saved.settings.get("split_seed", 0)) if seed is None else seed, split, split_scope)
@@ -102,6 +104,12 @@ def build_federation(
 
 DATA_KEYS = tuple(name for name in inspect.signature(build_federation).parameters if name != "seed")
 """What names the data of an experiment: the arguments of `build_federation` are its keys and flags."""
+
+
+def located(dataset: str) -> Path:
+    """The path of a data set that is not a name: here, or in the data folder if it has a ``/``."""
+    path = Path(dataset)
+    return datasets.DataFolders.from_environment().located(path) if len(path.parts) > 1 else path
 
 
 def _open_clients(
