@@ -223,7 +223,10 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choices", "sentence"),
     [
-        ({"dataset": "banks", "partitioner": "metis"}, "partitioner 'metis' makes no sense here: 'banks' is drawn"),
+        (
+            {"dataset": "banks", "partitioner": "metis"},
+            "partitioner 'metis' makes no sense here: 'banks' comes as separate clients",
+        ),
         ({"dataset": "banks", "alpha": 1.0}, "alpha '1.0' makes no sense"),
         ({"dataset": "banks", "clients": 0}, "num_clients is 0"),
         ({"nodes": 5}, "nodes '5' makes no sense here: only 'banks' has a free number of nodes"),

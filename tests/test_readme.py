@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from fedspray import build_federation
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+DATASETS = (ROOT / "docs" / "datasets.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
 
 
 def test_the_quick_start_prints_what_it_says(tmp_path: Path) -> None:
@@ -31,13 +34,30 @@ def test_the_quick_start_prints_what_it_says(tmp_path: Path) -> None:
 
 
 def test_own_organisations_run(tmp_path: Path) -> None:
-    (code,) = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "docs" / "datasets.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    code, _ = blocks("python", DATASETS)
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.stderr == ""
     assert "'mean'" in run.stdout
     assert (tmp_path / "ours" / "clients" / "north" / "graph.npz").is_file()
+
+
+def test_clients_that_others_published_are_converted(tmp_path: Path) -> None:
+    import torch
+    from torch_geometric.data import Data
+
+    _, code = blocks("python", DATASETS)
+    (tmp_path / "theirs").mkdir()
+    made = build_federation("banks", clients=2, nodes=100)
+    for number, client in enumerate(made.clients):
+        masks = {f"{part}_mask": torch.from_numpy(getattr(client.split, part)) for part in ("train", "val", "test")}
+        data = Data(**client.graph.to_pyg().to_dict(), **masks)
+        torch.save({"client_data": data, "client_id": number}, tmp_path / "theirs" / f"partition_{number}.pt")
+    subprocess.run([sys.executable, "-c", code, "theirs", "ours/2"], cwd=tmp_path, check=True)
+    read = build_federation(tmp_path / "ours" / "2")
+    assert [client.name for client in read.clients] == ["client_00", "client_01"]
+    for ours, theirs in zip(read.clients, made.clients, strict=True):
+        assert (ours.graph.dense_features() == theirs.graph.dense_features()).all()
+        assert (ours.split.train == theirs.split.train).all()
 
 
 def test_the_make_targets_exist() -> None:

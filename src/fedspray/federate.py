@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import numpy as np
 from fedspray import datasets, plugins
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
-from fedspray.data.reading import read_graph
+from fedspray.data.reading import read_federation, read_graph
 from fedspray.data.splits import SCOPES, SplitRule
-from fedspray.datasets.banks import Banks
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.partitioners.base import Partitioner
 from fedspray.partitioners.files import Files
@@ -40,8 +38,8 @@ def build_federation(
     """Makes, cuts or opens a federation; choices that contradict each other are refused.
 
     Args:
-        dataset: a name from `datasets.names`, the path of a graph in npz format, or the folder of a
-            saved federation.
+        dataset: a name from `datasets.names`, the path of a graph in npz format, or a folder: a saved federation, or
+            a graph in npz format for each client. A path with a ``/`` may start in ``FEDSPRAY_DATA``.
         partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``.
         partition_dir: for the partitioner `files`, which it implies: the folder of node lists, here or in
             ``FEDSPRAY_DATA``.
@@ -72,36 +70,35 @@ def build_federation(
         "partition_seed": partition_seed or None,
     }
     rule = SplitRule.of({"split": split, "split_scope": split_scope})
-    if dataset == datasets.GENERATED:
-        _refuse(given, ("partitioner", "partition_dir", "alpha"), "'banks' is drawn as separate clients already")
-        if rule.split_scope != SCOPES[0]:
-            raise InputError(f"split-scope {rule.split_scope!r} makes no sense here: 'banks' is not cut from one graph")
-        return _draw_banks(clients, nodes, rule.split, seed or 0, partition_seed)
-    _refuse(given, ("nodes",), f"only 'banks' has a free number of nodes, {dataset!r} has its own")
     cards = datasets.catalogue()
-    if dataset not in cards and Path(dataset).is_dir():
-        _refuse(given, tuple(given), f"{dataset} is a saved federation, whose clients are fixed")
-        saved = Federation.load(dataset)
+    card = cards.get(dataset)
+    if isinstance(card, datasets.FederationCard):
+        return _open_clients(card, given, rule, seed or 0, partition_seed)
+    _refuse(given, ("nodes",), f"only 'banks' has a free number of nodes, {dataset!r} has its own")
+    if card is None:
+        dataset = str(located(dataset))
+    if card is None and Path(dataset).is_dir():
+        _refuse(given, tuple(given), f"{dataset} holds a federation, whose clients are fixed")
+        saved = read_federation(dataset)
         if seed is None and split is None and split_scope is None:
             return saved
         return saved.with_split(int(saved.settings.get("split_seed", 0)) if seed is None else seed, split, split_scope)
     chosen = partitioner or (DEFAULT_PARTITIONER if partition_dir is None else "files")
-    if dataset not in cards and not Path(dataset).is_file():
+    if card is None and not Path(dataset).is_file():
         raise _not_found(dataset)
-    default_clients = cards[dataset].default_clients if dataset in cards else None
-    cutter = _make_partitioner(chosen, given, default_clients)
-    graph = datasets.load(dataset) if dataset in cards else read_graph(dataset)
+    cutter = _make_partitioner(chosen, given, None if card is None else card.default_clients)
+    graph = read_graph(dataset) if card is None else card.load()
     parts = cutter.partition(graph, partition_seed)
     settings = {
-        "dataset": dataset if dataset in cards else Path(dataset).name,
+        "dataset": Path(dataset).name if card is None else dataset,
         "partitioner": chosen,
         **{key: _plain(value) for key, value in vars(cutter).items()},
         "num_clients": len(parts),
         "partition_seed": partition_seed,
         "graph_sha256": _content_hash(graph),
-        **({"tidied": graph.tidied()} if dataset not in cards and graph.tidied() else {}),
+        **({"tidied": graph.tidied()} if card is None and graph.tidied() else {}),
     }
-    name = dataset if dataset in cards else Path(dataset).stem
+    name = Path(dataset).stem if card is None else dataset
     return Federation.from_graph(graph, parts, name=name, seed=seed or 0, settings=settings, **vars(rule))
 
 
@@ -109,12 +106,29 @@ DATA_KEYS = tuple(name for name in inspect.signature(build_federation).parameter
 """What names the data of an experiment: the arguments of `build_federation` are its keys and flags."""
 
 
-def _draw_banks(clients: int | None, nodes: int | None, split: str, seed: int, partition_seed: int) -> Federation:
-    banks = Banks(num_nodes=nodes) if clients is None else Banks(num_clients=clients, num_nodes=nodes)
-    settings = {"dataset": "banks", **asdict(banks), "num_nodes": sum(banks.client_sizes)}
-    settings["partition_seed"] = partition_seed
-    graphs = banks.generate(partition_seed)
-    return Federation.from_graphs(graphs, name="banks", seed=seed, split=split, settings=settings)
+def located(dataset: str) -> Path:
+    """The path of a data set that is not a name: here, or in the data folder if it has a ``/``."""
+    path = Path(dataset)
+    return datasets.DataFolders.from_environment().located(path) if len(path.parts) > 1 else path
+
+
+def _open_clients(
+    card: datasets.FederationCard, given: dict[str, Any], rule: SplitRule, seed: int, partition_seed: int
+) -> Federation:
+    _refuse(given, ("partitioner", "partition_dir", "alpha"), f"{card.name!r} comes as separate clients already")
+    if rule.split_scope != SCOPES[0]:
+        raise InputError(
+            f"split-scope {rule.split_scope!r} makes no sense here: {card.name!r} is not cut from one graph"
+        )
+    if not card.source.is_drawn:
+        _refuse(given, ("clients", "nodes", "partition_seed"), f"{card.name!r} has the clients that its files hold")
+    chosen = {f"num_{key}": given[key] for key in ("clients", "nodes") if given[key] is not None}
+    source = card.source(**chosen)
+    settings = {"dataset": card.name, **source.settings()}
+    if card.source.is_drawn:
+        settings["partition_seed"] = partition_seed
+    graphs = card.load(source, partition_seed)
+    return Federation.from_graphs(graphs, name=card.name, seed=seed, split=rule.split, settings=settings)
 
 
 def _make_partitioner(name: str, given: dict[str, Any], default_clients: int | None) -> Partitioner:

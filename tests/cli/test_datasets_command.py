@@ -24,7 +24,7 @@ def test_the_catalogue_says_what_is_at_hand(folder: Path, capsys: pytest.Capture
     content = json.loads(capsys.readouterr().out)
     rows = {row["name"]: row for row in content["datasets"]}
     assert {"pubmed", "cora", "citeseer", "physics", "cs", "wikics", "flickr", "arxiv", "banks"} <= set(rows)
-    assert [name for name, row in rows.items() if row["at_hand"]] == ["pubmed", "banks"]
+    assert [name for name, row in rows.items() if row["at_hand"]] == ["banks", "pubmed"]
     assert rows["pubmed"]["num_nodes"] == 19717
     assert rows["pubmed"]["default_clients"] == 7
     assert content["folders"][0] == str(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedspray.datasets import DataFolders, catalogue
+from fedspray.datasets import DataFolders, load
 from fedspray.datasets.arxiv import read_arxiv
 from fedspray.errors import InputError
 
@@ -45,4 +45,4 @@ def test_unreadable_files(tmp_path: Path, damage: Callable[[bytes], bytes]) -> N
 def test_counts_are_checked(tmp_path: Path) -> None:
     write(tmp_path / "ogbn_arxiv" / "raw")
     with pytest.raises(InputError, match="'arxiv' hold 3 nodes, but 169343 are published"):
-        catalogue()["arxiv"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))
+        load("arxiv", DataFolders(cache=tmp_path / "cache", data=tmp_path))

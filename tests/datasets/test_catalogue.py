@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedspray import datasets
 from fedspray.data.graph import Graph
-from fedspray.datasets import DataFolders, DatasetCard
+from fedspray.datasets import DataFolders, DatasetCard, FederationCard
+from fedspray.datasets.base import ClientGraphs
 from fedspray.errors import InputError
 
 
@@ -25,10 +27,10 @@ NOWHERE = DataFolders(cache=Path("nowhere"))
 
 
 def test_names() -> None:
-    assert list(datasets.catalogue()) == [
-        "arxiv", "citeseer", "cora", "cs", "flickr", "physics", "pubmed", "wikics",
+    assert datasets.names() == list(datasets.catalogue()) == [
+        "arxiv", "banks", "citation", "citeseer", "computers", "cora", "cs", "flickr", "minesweeper", "photo",
+        "physics", "pubmed", "tolokers", "twitch", "wikics",
     ]  # fmt: skip
-    assert "banks" in datasets.names()
 
 
 def test_paper_client_counts_are_the_defaults() -> None:
@@ -40,6 +42,36 @@ def test_paper_client_counts_are_the_defaults() -> None:
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"unknown data set 'pubmd': choose one of .*did you mean 'pubmed'"):
         datasets.load("pubmd")
+
+
+def test_separate_clients_are_not_one_graph() -> None:
+    with pytest.raises(InputError, match="'twitch' is not one graph but one for each client"):
+        datasets.load("twitch")
+
+
+@dataclass(frozen=True)
+class Pair(ClientGraphs):
+    """Two clients."""
+
+    def graphs(self, folders: DataFolders, seed: int) -> dict[str, Graph]:
+        return {"a": toy(folders), "b": toy(folders).subgraph(np.array([0, 1]))}
+
+
+def test_counts_of_clients_are_checked() -> None:
+    card = FederationCard(
+        name="pair", title="", source=Pair, clients={"a": (3, 2), "b": (2, 1)}, num_features=2, num_classes=2
+    )
+    assert list(card.load(Pair(), folders=NOWHERE)) == ["a", "b"]
+    assert (card.num_nodes, card.num_edges, card.default_clients) == (5, 3, 2)
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("client b of data set 'pair' hold 2 nodes, but 9", {"clients": {"a": (3, 2), "b": (9, 1)}}),
+        ("client a of data set 'pair' hold 2 edges, but 9", {"clients": {"a": (3, 9)}}),
+        ("client a of data set 'pair' hold 2 features, but 9", {"num_features": 9}),
+        ("client a of data set 'pair' hold 2 classes, but 9", {"num_classes": 9}),
+    ]
+    for sentence, other in wrong:
+        with pytest.raises(InputError, match=sentence):
+            replace(card, **other).load(Pair(), folders=NOWHERE)
 
 
 @pytest.mark.parametrize("what", ["nodes", "edges", "features", "classes"])

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedspray.data.graph import Graph
-from fedspray.datasets import DataFolders, catalogue
+from fedspray.datasets import DataFolders, load
 from fedspray.datasets.flickr import read_flickr
 from fedspray.errors import InputError
 
@@ -55,12 +55,12 @@ def test_whole_files_come_before_graph_only(tmp_path: Path) -> None:
     (tmp_path / "Flickr_graph_only").mkdir()
     (tmp_path / "Flickr_graph_only" / "flickr_graph_only.npz").write_bytes(b"")
     with pytest.raises(InputError, match="'flickr' hold 4 nodes, but 89250 are published"):
-        catalogue()["flickr"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))
+        load("flickr", DataFolders(cache=tmp_path / "cache", data=tmp_path))
 
 
 @pytest.mark.data
 def test_graph_only(real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph = catalogue()["flickr"].load(DataFolders(cache=tmp_path, data=real_data))
+    graph = load("flickr", DataFolders(cache=tmp_path, data=real_data))
     assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (89_250, 449_878, 0, 7)
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedspray.data.graph import Graph
-from fedspray.datasets import DataFolders, catalogue
+from fedspray.datasets import DataFolders, load
 from fedspray.datasets.planetoid import ArrayUnpickler, read_cora, read_planetoid
 from fedspray.errors import InputError, MissingDataError
 
@@ -35,7 +35,7 @@ def read_with_pyg(folder: Path, prefix: str) -> Graph:
 
 @pytest.mark.data
 def test_pubmed_equals_pyg(real_data: Path, tmp_path: Path) -> None:
-    graph = catalogue()["pubmed"].load(DataFolders(cache=tmp_path, data=real_data))
+    graph = load("pubmed", DataFolders(cache=tmp_path, data=real_data))
     oracle = read_with_pyg(real_data / "PubMed" / "raw", "pubmed")
     assert np.array_equal(dense(graph), oracle.features)
     assert np.array_equal(graph.edges, oracle.edges)
@@ -45,7 +45,7 @@ def test_pubmed_equals_pyg(real_data: Path, tmp_path: Path) -> None:
 
 def load_from_index(name: str, folder: Path) -> Graph:
     try:
-        return catalogue()[name].load(DataFolders(cache=folder))
+        return load(name, DataFolders(cache=folder))
     except MissingDataError as error:
         pytest.skip(str(error))
 
@@ -108,4 +108,4 @@ def test_changed_pickle_is_refused_before_it_is_read(tmp_path: Path) -> None:
     for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
         (raw / f"ind.pubmed.{part}").write_bytes(pickle.dumps(Attack()))
     with pytest.raises(InputError, match="but the published file has"):
-        catalogue()["pubmed"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))
+        load("pubmed", DataFolders(cache=tmp_path / "cache", data=tmp_path))

@@ -50,6 +50,13 @@ def test_data_folder_comes_first_then_the_cache(folders: DataFolders, tmp_path: 
     assert provide(folders, "toy", "Toy", {"a": SHA256}, [forbidden]) == tmp_path / "data/Toy/raw"
 
 
+def test_files_need_no_folder_raw(folders: DataFolders, tmp_path: Path) -> None:
+    assert not folders.hold("toy")
+    put(tmp_path / "data/toy", "a")
+    assert folders.hold("toy")
+    assert provide(folders, "toy", "toy", {"a": SHA256}, [forbidden]) == tmp_path / "data/toy"
+
+
 def test_environment_names_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDSPRAY_DATA", str(tmp_path))
     assert DataFolders.from_environment().by_hand("PubMed") == tmp_path / "PubMed" / "raw"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedspray.data.graph import Graph
-from fedspray.datasets import DataFolders, catalogue
+from fedspray.datasets import DataFolders, load
 from fedspray.datasets.wikics import read_wikics
 from fedspray.errors import InputError
 
@@ -53,4 +53,4 @@ def test_unreadable_file(tmp_path: Path, text: str) -> None:
 def test_counts_are_checked(tmp_path: Path) -> None:
     write(tmp_path / "WikiCS")
     with pytest.raises(InputError, match="'wikics' hold 4 nodes, but 11701 are published"):
-        catalogue()["wikics"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))
+        load("wikics", DataFolders(cache=tmp_path / "cache", data=tmp_path))

@@ -103,7 +103,7 @@ def choose_cases(
         names = [name for name in (REAL[:1] if quick else REAL) if folders.hold(name)]
         sizes = QUICK if quick else SUITE
     sources = [Source(name, partition_dir=_client_lists(lists, name)) for name in names]
-    sources += [Source(datasets.GENERATED, nodes, clients) for nodes, clients in sizes]
+    sources += [Source("banks", nodes, clients) for nodes, clients in sizes]
     chosen_backbones = backbones or (BACKBONES[:1] if quick else BACKBONES)
     chosen_algorithms = algorithms or (ALGORITHMS[:1] if quick else ALGORITHMS)
     return [Case(*parts) for parts in product(sources, chosen_backbones, chosen_algorithms)]

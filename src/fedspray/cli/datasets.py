@@ -18,7 +18,7 @@ FEDSPRAY_DATA=/my/data fedspray datasets --json
 
 def datasets(as_json: options.AsJson = False) -> None:
     """List the data sets by name, with their published counts and whether their files are at hand."""
-    from fedspray.datasets import GENERATED, DataFolders, catalogue
+    from fedspray.datasets import DataFolders, catalogue
 
     output = Output(as_json)
     folders = DataFolders.from_environment()
@@ -31,12 +31,11 @@ def datasets(as_json: options.AsJson = False) -> None:
             "num_features": card.num_features,
             "num_classes": card.num_classes,
             "default_clients": card.default_clients,
-            "at_hand": folders.hold(card.name),
+            "at_hand": card.at_hand(folders),
             "citation": card.citation,
         }
         for card in catalogue().values()
     ]
-    rows.append(_generated(GENERATED))
     searched = [str(folder) for folder in (folders.data, folders.cache) if folder is not None]
     if not as_json:
         _show(output, rows)
@@ -59,14 +58,3 @@ def _show(output: Output, rows: list[dict[str, Any]]) -> None:
         counts = ["any" if row[key] is None else f"{row[key]:,}" for key in keys]
         table.add_row(row["name"], *counts, "yes" if row["at_hand"] else "no", row["title"])
     output.show(table)
-
-
-def _generated(name: str) -> dict[str, Any]:
-    counts = ("num_nodes", "num_edges", "num_features", "num_classes", "default_clients")
-    return {
-        "name": name,
-        "title": "built-in generator: banks whose few special customers sit among ordinary ones",
-        **dict.fromkeys(counts),
-        "at_hand": True,
-        "citation": None,
-    }

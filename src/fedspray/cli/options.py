@@ -32,7 +32,8 @@ def _complete_partitioner(incomplete: str) -> list[str]:
 
 DATASET = typer.Option(
     "--dataset",
-    help="A name from `fedspray datasets`, a graph in npz format, or the folder of a saved federation.",
+    help="A name from `fedspray datasets`, a graph in npz format, or a folder: a saved federation, or one npz for "
+    "each client.",
     metavar="NAME|FILE|DIR",
     autocompletion=_complete_dataset,
     rich_help_panel=DATA_PANEL,

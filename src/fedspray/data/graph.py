@@ -7,7 +7,7 @@ undirected edge is stored once as (u < v) in sorted order, labels are 0 … C-1 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -287,7 +287,7 @@ class Graph:
 
     @classmethod
     def from_npz(cls, path: str | Path) -> Graph:
-        """Reads what `to_npz` writes, or any npz with ``edge_index`` and, if it has them, ``x`` and ``y``."""
+        """Reads what `to_npz` writes, or an npz with ``edge_index`` and perhaps ``x`` (CSR: ``x_*``) and ``y``."""
         file = Path(path)
         if not file.is_file():
             raise MissingDataError(f"{file} is not a file, but a graph in npz format is needed")
@@ -309,9 +309,9 @@ class Graph:
             raise InputError(f"it has no array 'edge_index', only {', '.join(sorted(arrays)) or 'nothing'}")
         edges = as_integers("edges", arrays["edge_index"])
         labels = arrays.get("labels", arrays.get("y"))
-        if "features_indptr" in arrays:
-            parts = (arrays["features_data"], arrays["features_indices"], arrays["features_indptr"])
-            features: Any = sp.csr_array(parts, shape=tuple(arrays["features_shape"]))
+        sparse = next((name for name in ("features", "x") if f"{name}_indptr" in arrays), None)
+        if sparse is not None:
+            features: Any = read_csr(arrays, sparse)
         elif "features" in arrays or "x" in arrays:
             features = arrays.get("features", arrays.get("x"))
         else:
@@ -338,6 +338,12 @@ class Graph:
 
 
 _NAME_FIELDS = ("node_names", "class_names", "feature_names")
+
+
+def read_csr(arrays: Mapping[str, Any], prefix: str) -> sp.csr_array:
+    """A sparse matrix from the arrays ``PREFIX_data``, ``PREFIX_indices``, ``PREFIX_indptr`` and ``PREFIX_shape``."""
+    parts = tuple(arrays[f"{prefix}_{part}"] for part in ("data", "indices", "indptr"))
+    return sp.csr_array(parts, shape=tuple(arrays[f"{prefix}_shape"]), dtype=np.float32)
 
 
 def _strided() -> Any:

@@ -1,12 +1,17 @@
-"""From a path to a graph: the one place that knows what files a graph may come in."""
+"""From a path to graphs: the one place that knows what files they may come in."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fedspray.data.federation import Client, Split
+import numpy as np
+
+from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
-from fedspray.errors import MissingDataError
+from fedspray.errors import InputError, MissingDataError
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+"""Arrays of an npz file that make a split, as PyTorch Geometric calls them."""
 
 
 def read_graph(path: str | Path) -> Graph:
@@ -15,11 +20,42 @@ def read_graph(path: str | Path) -> Graph:
 
 
 def read_graph_and_split(path: str | Path) -> tuple[Graph, Split | None]:
-    """The same, and the split that a client's folder has."""
+    """The same, and the split that a client's folder has, or an npz file with all of `MASKS`."""
     source = Path(path)
     if source.is_dir():
         client = Client.load(source)
         return client.graph, client.split
     if not source.exists():
         raise MissingDataError(f"{source} does not exist: give a client's folder or a graph in npz format")
-    return Graph.from_npz(source), None
+    graph = Graph.from_npz(source)
+    with np.load(source, allow_pickle=False) as archive:
+        masks = [archive[name] for name in MASKS if name in archive]
+    return graph, Split(*masks) if len(masks) == len(MASKS) else None
+
+
+def read_federation(folder: str | Path) -> Federation:
+    """Reads the folder of a saved federation, or one with a graph in npz format for each client.
+
+    Such a client is called after its file. The files' splits are kept, if they have any.
+    """
+    source = Path(folder)
+    files = sorted(file for file in source.glob("*.npz") if not file.name.startswith("."))
+    if not files or (source / "manifest.json").exists():
+        return Federation.load(source)
+    read = {file.stem: read_graph_and_split(file) for file in files}
+    num_classes = max(graph.num_classes for graph, _ in read.values())  # one client may lack the last class
+    graphs = {
+        name: graph if graph.num_classes == num_classes else graph.with_num_classes(num_classes)
+        for name, (graph, _) in read.items()
+    }
+    splits = {name: split for name, (_, split) in read.items() if split is not None}
+    settings = {"dataset": source.name, "num_clients": len(files)}
+    if not splits:
+        return Federation.from_graphs(graphs, name=source.name, settings=settings)
+    without = next((name for name in graphs if name not in splits), None)
+    if without is not None:
+        raise InputError(
+            f"{source / without}.npz lacks {', '.join(MASKS)}, but other clients have them: all or none must"
+        )
+    clients = [Client(name, graph, splits[name], np.arange(graph.num_nodes)) for name, graph in graphs.items()]
+    return Federation(source.name, tuple(clients), settings)

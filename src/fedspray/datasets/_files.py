@@ -1,7 +1,7 @@
 """Where raw files lie, and how they get there.
 
-Raw files keep PyTorch Geometric's layout, ``<folder>/<Name>/raw``, and are looked for under
-``FEDSPRAY_DATA`` first and in the user's cache folder second. What is there is used as it is; only
+Raw files keep PyTorch Geometric's layout, ``<folder>/<Name>/raw`` (``<folder>/<Name>`` will do), and are
+looked for under ``FEDSPRAY_DATA`` first and in the user's cache folder second. What is there is used as it is; only
 missing files are fetched, into a temporary folder, checked, and moved into place when complete.
 """
 
@@ -17,10 +17,11 @@ import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import UNREADABLE, InputError, MissingDataError
 
 DATA_VARIABLE = "FEDSPRAY_DATA"
 """The environment variable that names the data folder."""
@@ -51,15 +52,15 @@ class DataFolders:
 
     def candidates(self, name: str) -> list[Path]:
         """The raw folders of a data set, in the order in which they are looked at."""
-        return [root / name / "raw" for root in (self.data, self.cache) if root is not None]
+        roots = [root / name for root in (self.data, self.cache) if root is not None]
+        return [folder for root in roots for folder in (root / "raw", root)]
 
     def hold(self, dataset: str) -> bool:
         """Whether raw files of a data set (its name on the command line) are on this machine."""
         roots = [root for root in (self.data, self.cache) if root is not None and root.is_dir()]
         return any(
             folder.name.lower().removeprefix("ogbn_") == dataset
-            and (folder / "raw").is_dir()
-            and any((folder / "raw").iterdir())
+            and any(file.is_file() for file in (*folder.glob("*"), *folder.glob("raw/*")))
             for root in roots
             for folder in root.iterdir()
         )
@@ -109,6 +110,15 @@ def provide(
         f"the data set {dataset!r} is not on this machine and cannot be downloaded ({'; '.join(failures)}): "
         f"put {', '.join(files)} into {folders.by_hand(name)}, or use the built-in data set 'banks'"
     )
+
+
+@contextmanager
+def reading(file: Path, source: str) -> Iterator[None]:
+    """Turns whatever is wrong with a file into one sentence that names it and where it should be from."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise InputError(f"{file} is not a readable file of {source} ({error})") from None
 
 
 def from_urls(urls: Mapping[str, str]) -> Source:

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.data.graph import Graph
+from fedspray.datasets._files import DataFolders
+from fedspray.datasets.base import ClientGraphs, FederationCard
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,8 +38,10 @@ NODES_PER_CLIENT = 1_500
 
 
 @dataclass(frozen=True)
-class Banks:
+class Banks(ClientGraphs):
     """The generator's settings."""
+
+    is_drawn: ClassVar[bool] = True
 
     num_clients: int = field(default=4, metadata={"help": "number of banks K"})
     num_nodes: int | None = field(
@@ -99,6 +103,14 @@ class Banks:
         """d₋, the expected degree of a minority node."""
         p = self.majority_neighbour_share
         return self.degree * (1 - p) / (self.minority_ratio * p)
+
+    def settings(self) -> dict[str, Any]:
+        """All fields, with the number of nodes that there are."""
+        return {**super().settings(), "num_nodes": sum(self.client_sizes)}
+
+    def graphs(self, folders: DataFolders, seed: int) -> dict[str, Graph]:
+        """Draws all clients; no files are needed."""
+        return self.generate(seed)
 
     def generate(self, seed: int = 0) -> dict[str, Graph]:
         """Draws all clients; client k is the same whatever their number, at the same size."""
@@ -174,3 +186,12 @@ def _draw_pairs(rng: np.random.Generator, num_nodes: int, probability: float) ->
     """
     step, start = np.divmod(_draw_indices(rng, num_nodes * (num_nodes - 1) // 2, probability), num_nodes)
     return np.stack([start, (start + step + 1) % num_nodes])
+
+
+CARDS = (
+    FederationCard(
+        name="banks",
+        title="built-in generator: banks whose few special customers sit among ordinary ones",
+        source=Banks,
+    ),
+)

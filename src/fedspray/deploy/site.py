@@ -21,7 +21,7 @@ import torch
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
-from fedspray.data.reading import read_graph_and_split
+from fedspray.data.reading import MASKS, read_graph_and_split
 from fedspray.data.splits import SplitRule, draw_split
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Agreement, Refused, check_name
@@ -97,7 +97,8 @@ class Site:
             split = draw_split(graph, seed, self.name, SplitRule.of(agreement.roster.settings))
         elif split is None:
             raise InputError(
-                f"{self.data} has no split, but the agreement keeps the sites' own: give a client's folder"
+                f"{self.data} has no split, but the agreement keeps the sites' own: give a client's folder, or an "
+                f"npz file with {', '.join(MASKS)}"
             )
         graph = check_schema(graph, agreement.roster.task)
         return Client(self.name, graph, split, np.arange(graph.num_nodes))

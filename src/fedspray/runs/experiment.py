@@ -25,7 +25,7 @@ from typing import Any
 from fedspray import datasets
 from fedspray.data.federation import Federation
 from fedspray.errors import InputError, MissingDataError, unknown
-from fedspray.federate import DATA_KEYS, build_federation
+from fedspray.federate import DATA_KEYS, build_federation, located
 from fedspray.runs.settings import DTYPES, RunSettings, parse
 
 
@@ -90,8 +90,8 @@ class Experiment:
     def source(self) -> dict[str, Any]:
         """What names the data; paths are absolute, so that a run can be resumed from anywhere."""
         values = {name: getattr(self, name) for name in DATA_KEYS}
-        if self.dataset not in datasets.names() and Path(self.dataset).exists():
-            values["dataset"] = str(Path(self.dataset).absolute())
+        if self.dataset not in datasets.names() and located(self.dataset).exists():
+            values["dataset"] = str(located(self.dataset).absolute())
         if self.partition_dir is not None:
             found = datasets.DataFolders.from_environment().located(Path(self.partition_dir))
             values["partition_dir"] = str(found.absolute())

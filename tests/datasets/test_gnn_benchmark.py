@@ -1,4 +1,4 @@
-"""Coauthor graphs: sparse from file to client, and equal to what PyTorch Geometric makes dense."""
+"""Coauthor and Amazon graphs: sparse from file to client, and equal to what PyTorch Geometric makes dense."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 from fedspray.data.graph import Graph
-from fedspray.datasets import DataFolders, catalogue
-from fedspray.datasets.coauthor import read_coauthor
+from fedspray.datasets import DataFolders, load
+from fedspray.datasets.gnn_benchmark import read_npz
 from fedspray.errors import InputError
 
 
@@ -30,15 +30,15 @@ def write_npz(file: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # PyG's import
 def test_small_file_equals_pyg(tmp_path: Path) -> None:
-    from torch_geometric.io import read_npz
+    from torch_geometric import io
 
     write_npz(tmp_path / "small.npz")
-    graph = read_coauthor(tmp_path / "small.npz")
+    graph = read_npz(tmp_path / "small.npz")
     assert graph.is_sparse
     features: Any = graph.features
     assert features.toarray().tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 1]]
     assert graph.edges.tolist() == [[0, 1, 2], [1, 2, 3]]
-    oracle = Graph.from_pyg(read_npz(str(tmp_path / "small.npz")))
+    oracle = Graph.from_pyg(io.read_npz(str(tmp_path / "small.npz")))
     assert np.array_equal(features.toarray(), oracle.features)
     assert np.array_equal(graph.edges, oracle.edges)
     assert np.array_equal(graph.labels, oracle.labels)
@@ -51,16 +51,16 @@ def test_unreadable_file(tmp_path: Path, content: bytes | None) -> None:
         np.savez(file, labels=np.zeros(3))
     else:
         file.write_bytes(content)
-    with pytest.raises(InputError, match=r"bad\.npz is not a readable Coauthor file"):
-        read_coauthor(file)
+    with pytest.raises(InputError, match=r"bad\.npz is not a readable file of gnn-benchmark"):
+        read_npz(file)
 
 
 def test_half_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bad.npz"
     write_npz(file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(InputError, match=r"bad\.npz is not a readable Coauthor file"):
-        read_coauthor(file)
+    with pytest.raises(InputError, match=r"bad\.npz is not a readable file of gnn-benchmark"):
+        read_npz(file)
 
 
 def test_small_file_is_not_physics(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_small_file_is_not_physics(tmp_path: Path) -> None:
     raw.mkdir(parents=True)
     write_npz(raw / "ms_academic_phy.npz")
     with pytest.raises(InputError, match="'physics' hold 4 nodes, but 34493 are published"):
-        catalogue()["physics"].load(DataFolders(cache=tmp_path / "cache", data=tmp_path))
+        load("physics", DataFolders(cache=tmp_path / "cache", data=tmp_path))
 
 
 PROGRAM = """
@@ -79,6 +79,15 @@ federation = build_federation("physics", partition_dir=Path(sys.argv[1]))
 assert all(client.graph.is_sparse for client in federation.clients)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("dataset", "largest_class"), [("cs", 4136), ("photo", 1941), ("computers", 5158)])
+def test_real_files(dataset: str, largest_class: int, real_data: Path, tmp_path: Path) -> None:
+    graph = load(dataset, DataFolders(cache=tmp_path, data=real_data))  # compares the counts
+    assert graph.label_counts().max() == largest_class
+    assert graph.labelled.all()
+    assert set(np.unique(graph.features.data)) == {1.0}
 
 
 @pytest.mark.data
