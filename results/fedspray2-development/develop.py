@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from fedspray.datasets.coauthor import read_coauthor
 
 import fedspray
 from fedspray import Federation, build_federation
 from fedspray.data.federation import Client, Split
 from fedspray.data.graph import UNLABELLED
-from fedspray.datasets.coauthor import read_coauthor
 from fedspray.seeds import generator
 
 TRIALS = Path(__file__).with_name("trials.csv")
