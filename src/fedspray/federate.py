@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedspray import datasets, plugins
+from fedspray.data import preparation
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
 from fedspray.data.reading import read_federation, read_graph
@@ -31,6 +32,7 @@ def build_federation(
     nodes: int | None = None,
     alpha: float | None = None,
     partition_seed: int = 0,
+    prepare: str | None = None,
     split: str | None = None,
     split_scope: str | None = None,
     seed: int | None = None,
@@ -47,6 +49,7 @@ def build_federation(
         nodes: for `banks`: nodes of all clients together.
         alpha: for the partitioner `label-skew`: concentration of the Dirichlet distribution.
         partition_seed: decides who owns which node; for `banks`, it draws the graphs.
+        prepare: what is done to the graph first, names from `fedspray.data.preparation.STEPS` joined by commas.
         split: percent of the labelled nodes for training, validation and test, ``40/30/30`` by default.
         split_scope: ``client`` (by default) if every client draws its own split, ``graph`` if one is drawn on the whole
             graph, so that clients have other shares.
@@ -68,7 +71,9 @@ def build_federation(
         "nodes": nodes,
         "alpha": alpha,
         "partition_seed": partition_seed or None,
+        "prepare": prepare,
     }
+    steps = preparation.steps_of(prepare)
     rule = SplitRule.of({"split": split, "split_scope": split_scope})
     cards = datasets.catalogue()
     card = cards.get(dataset)
@@ -88,7 +93,11 @@ def build_federation(
         raise _not_found(dataset)
     cutter = _make_partitioner(chosen, given, None if card is None else card.default_clients)
     graph = read_graph(dataset) if card is None else card.load()
-    parts = cutter.partition(graph, partition_seed)
+    whole = preparation.prepare(graph, steps)
+    if isinstance(cutter, Files) and whole.num_nodes != graph.num_nodes:
+        lists = f"the node lists in {cutter.partition_dir} are for {graph.num_nodes} nodes"
+        raise InputError(f"{lists}, but {prepare!r} leaves {whole.num_nodes}: use another partitioner")
+    parts = cutter.partition(whole, partition_seed)
     settings = {
         "dataset": Path(dataset).name if card is None else dataset,
         "partitioner": chosen,
@@ -96,10 +105,11 @@ def build_federation(
         "num_clients": len(parts),
         "partition_seed": partition_seed,
         "graph_sha256": _content_hash(graph),
+        **({} if prepare is None else {"prepare": prepare}),
         **({"tidied": graph.tidied()} if card is None and graph.tidied() else {}),
     }
     name = Path(dataset).stem if card is None else dataset
-    return Federation.from_graph(graph, parts, name=name, seed=seed or 0, settings=settings, **vars(rule))
+    return Federation.from_graph(whole, parts, name=name, seed=seed or 0, settings=settings, **vars(rule))
 
 
 DATA_KEYS = tuple(name for name in inspect.signature(build_federation).parameters if name != "seed")
@@ -125,9 +135,12 @@ def _open_clients(
     chosen = {f"num_{key}": given[key] for key in ("clients", "nodes") if given[key] is not None}
     source = card.source(**chosen)
     settings = {"dataset": card.name, **source.settings()}
+    if given["prepare"] is not None:
+        settings["prepare"] = given["prepare"]
     if card.source.is_drawn:
         settings["partition_seed"] = partition_seed
-    graphs = card.load(source, partition_seed)
+    steps = preparation.steps_of(given["prepare"])
+    graphs = {name: preparation.prepare(graph, steps) for name, graph in card.load(source, partition_seed).items()}
     return Federation.from_graphs(graphs, name=card.name, seed=seed, split=rule.split, settings=settings)
 
 

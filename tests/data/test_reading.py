@@ -75,8 +75,9 @@ def test_published_clients_are_found_in_the_data_folder(tmp_path: Path, monkeypa
 
 def test_a_client_may_lack_the_last_class(tmp_path: Path) -> None:
     for name, labels in (("a", [0, 1]), ("b", [2, 2])):
-        np.savez(tmp_path / f"{name}.npz", x=np.eye(2), edge_index=[[0], [1]], y=labels)
+        np.savez(tmp_path / f"{name}.npz", x=np.eye(2), edge_index=[[0, labels[1] - 1], [1, 1]], y=labels)
     federation = read_federation(tmp_path)
+    assert federation.settings["tidied"] == "a: 1 edge given again merged; b: 1 edge from a node to itself left out"
     assert [client.graph.num_classes for client in federation.clients] == [3, 3]
     assert federation.settings["split_seed"] == 0  # no masks: splits are drawn
     assert all(client.split.train.sum() == 1 for client in federation.clients)

@@ -30,6 +30,7 @@ def compare(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    prepare: options.Prepare = None,
     split: options.Split = None,
     split_scope: options.SplitScope = None,
     algorithm: study.Algorithms = None,

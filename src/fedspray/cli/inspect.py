@@ -32,6 +32,7 @@ def inspect(
     alpha: options.Alpha = None,
     seed: options.Seed = None,
     partition_seed: options.PartitionSeed = 0,
+    prepare: options.Prepare = None,
     split: options.Split = None,
     split_scope: options.SplitScope = None,
     plot: Annotated[

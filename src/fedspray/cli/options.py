@@ -86,6 +86,15 @@ Alpha = Annotated[
         rich_help_panel=DATA_PANEL,
     ),
 ]
+Prepare = Annotated[
+    str | None,
+    typer.Option(
+        "--prepare",
+        help="Done to a graph before it is cut: largest-component, normalise-rows, or both, joined by commas.",
+        metavar="STEPS",
+        rich_help_panel=DATA_PANEL,
+    ),
+]
 Split = Annotated[
     str | None,
     typer.Option(

@@ -35,6 +35,7 @@ def partition(
     alpha: options.Alpha = None,
     seed: options.Seed = None,
     partition_seed: options.PartitionSeed = 0,
+    prepare: options.Prepare = None,
     split: options.Split = None,
     split_scope: options.SplitScope = None,
     as_json: options.AsJson = False,

@@ -44,6 +44,7 @@ def run(
     nodes: options.Nodes = None,
     alpha: options.Alpha = None,
     partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
+    prepare: options.Prepare = None,
     split: options.Split = None,
     split_scope: options.SplitScope = None,
     algorithm: options.Algorithm = None,

@@ -49,7 +49,8 @@ def read_federation(folder: str | Path) -> Federation:
         for name, (graph, _) in read.items()
     }
     splits = {name: split for name, (_, split) in read.items() if split is not None}
-    settings = {"dataset": source.name, "num_clients": len(files)}
+    tidied = "; ".join(f"{name}: {graph.tidied()}" for name, graph in graphs.items() if graph.tidied())
+    settings = {"dataset": source.name, "num_clients": len(files), **({"tidied": tidied} if tidied else {})}
     if not splits:
         return Federation.from_graphs(graphs, name=source.name, settings=settings)
     without = next((name for name in graphs if name not in splits), None)

@@ -40,6 +40,7 @@ class Experiment:
     nodes: int | None = None
     alpha: float | None = None
     partition_seed: int = 0
+    prepare: str | None = None
     split: str | None = None
     split_scope: str | None = None
     algorithm: str = "fedspray"
