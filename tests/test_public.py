@@ -54,7 +54,7 @@ def test_report_is_the_function_whatever_was_imported_before() -> None:
     assert shown.startswith("True <function report ")
 
 
-# ---- nothing about a node -------------------------------------------------------------------------------------
+# ---- nothing about a node --------------------------------------------------------------------------------------------
 
 NODES = 40
 FEATURE = 0.4711003255844116  # a float32

@@ -124,7 +124,7 @@ def resume(folder: str | Path, federation: Federation | None = None, *, progress
 
 def compare(
     data: Federation | str | Path | Sequence[Federation | str | Path],
-    methods: Sequence[AnyAlgorithm | Mapping[str, Any]] | Mapping[str, AnyAlgorithm],
+    methods: Sequence[Any] | Mapping[str, Any],
     *,
     backbones: AnyBackbone | Sequence[AnyBackbone] | None = None,
     rounds: int | None = None,
