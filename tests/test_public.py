@@ -58,7 +58,7 @@ def test_report_is_the_function_whatever_was_imported_before() -> None:
 
 NODES = 40
 FEATURE = 0.4711003255844116  # a float32
-SECRETS = ("customer", "0.4711", "4711", "[1, 0, 0, 1", "[1 0 0 1", "1, 0, 0, 1", "array(", "tensor(")
+SECRETS = ("acct-no", "0.4711", "4711", "[1, 0, 0, 1", "[1 0 0 1", "1, 0, 0, 1", "array(", "tensor(")
 
 
 def secret_graph(seed: int = 0) -> fs.Graph:
@@ -66,7 +66,7 @@ def secret_graph(seed: int = 0) -> fs.Graph:
     labels = np.resize([1, 0, 0, 1, 1], NODES)
     features = np.full((NODES, 3), FEATURE) + np.eye(NODES, 3)
     edges = draw.integers(0, NODES, size=(2, 3 * NODES))
-    return fs.Graph.from_arrays(features, edges, labels, node_names=[f"customer-{i}" for i in range(NODES)])
+    return fs.Graph.from_arrays(features, edges, labels, node_names=[f"acct-no-{i}" for i in range(NODES)])
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,8 @@ def objects(federation: fs.Federation) -> list[Any]:
         fs.FedSpray(encoder_lr=0.1, proxy_lr=0.2, confidence=0.9, backbone=fs.GAT(heads=2, hidden=16)),
         *(fs.backbones.make(name) for name in fs.backbones.names()),
         fs.ModuleBackbone(target="torch.nn:Bilinear"),
-        *(fs.Banks(), fs.Louvain(3), fs.Metis(3), fs.LabelSkew(3), fs.Files(Path("lists"))),
+        *(fs.Banks(), fs.Citation(), fs.Twitch()),
+        *(fs.Louvain(3), fs.Metis(3), fs.LabelSkew(3), fs.Files(Path("lists"))),
         *fs.datasets.catalogue().values(),
     ]
 
@@ -128,13 +129,13 @@ def test_tables_are_there_and_escaped(objects: list[Any]) -> None:
 
 def missing_features() -> nx.Graph:
     graph = nx.Graph()
-    graph.add_node("customer-1")
+    graph.add_node("acct-no-1")
     return graph
 
 
 def sick_graph() -> fs.Graph:
     graph = secret_graph()
-    return fs.Graph.from_arrays(graph.features, graph.edges, graph.labels, node_names=["customer"] * NODES)
+    return fs.Graph.from_arrays(graph.features, graph.edges, graph.labels, node_names=["acct-no"] * NODES)
 
 
 MISTAKES: dict[str, Callable[[fs.Federation, Any], object]] = {
@@ -148,8 +149,8 @@ MISTAKES: dict[str, Callable[[fs.Federation, Any], object]] = {
     "build": lambda federation, model: fs.build_federation(federation.clients[0].graph),  # type: ignore[arg-type]
     "report": lambda federation, model: fs.report([federation], "x.html"),  # type: ignore[list-item]
     "predict array": lambda federation, model: model.predict(federation.clients[0].graph.features),
-    "predict frame": lambda federation, model: model.predict(pd.DataFrame({"customer": [FEATURE]})),
-    "predict dict": lambda federation, model: model.predict({"x": FEATURE, "name": "customer"}),
+    "predict frame": lambda federation, model: model.predict(pd.DataFrame({"acct-no": [FEATURE]})),
+    "predict dict": lambda federation, model: model.predict({"x": FEATURE, "name": "acct-no"}),
     "other features": lambda federation, model: model.predict(fs.Graph.from_arrays([[FEATURE]], np.zeros((2, 0)))),
     "same names": lambda federation, model: sick_graph(),
     "networkx": lambda federation, model: fs.Graph.from_networkx(missing_features()),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedspray.algorithms.fedproto import FedProto as FedProto
     from fedspray.algorithms.fedprox import FedProx as FedProx
     from fedspray.algorithms.fedspray import FedSpray as FedSpray
+    from fedspray.algorithms.fedspray2 import FedSpray2 as FedSpray2
     from fedspray.algorithms.fedspray_no_proxies import FedSprayNoProxies as FedSprayNoProxies
     from fedspray.algorithms.fedspray_plus import FedSprayPlus as FedSprayPlus
     from fedspray.algorithms.fedstar import FedStar as FedStar
@@ -65,7 +66,11 @@ if TYPE_CHECKING:
     from fedspray.data.statistics import FederationStatistics as FederationStatistics
     from fedspray.data.statistics import describe as describe
     from fedspray.datasets.banks import Banks as Banks
+    from fedspray.datasets.base import ClientGraphs as ClientGraphs
     from fedspray.datasets.base import DatasetCard as DatasetCard
+    from fedspray.datasets.base import FederationCard as FederationCard
+    from fedspray.datasets.citation import Citation as Citation
+    from fedspray.datasets.twitch import Twitch as Twitch
     from fedspray.errors import InputError as InputError
     from fedspray.errors import MissingDataError as MissingDataError
     from fedspray.errors import RunStopped as RunStopped
@@ -107,6 +112,7 @@ _HOMES = {
     "fedspray.algorithms.fedproto": ("FedProto",),
     "fedspray.algorithms.fedprox": ("FedProx",),
     "fedspray.algorithms.fedspray": ("FedSpray",),
+    "fedspray.algorithms.fedspray2": ("FedSpray2",),
     "fedspray.algorithms.fedspray_no_proxies": ("FedSprayNoProxies",),
     "fedspray.algorithms.fedspray_plus": ("FedSprayPlus",),
     "fedspray.algorithms.fedstar": ("FedStar",),
@@ -128,7 +134,9 @@ _HOMES = {
     "fedspray.data.graph": ("UNLABELLED", "Graph"),
     "fedspray.data.statistics": ("ClientStatistics", "FederationStatistics", "describe"),
     "fedspray.datasets.banks": ("Banks",),
-    "fedspray.datasets.base": ("DatasetCard",),
+    "fedspray.datasets.base": ("ClientGraphs", "DatasetCard", "FederationCard"),
+    "fedspray.datasets.citation": ("Citation",),
+    "fedspray.datasets.twitch": ("Twitch",),
     "fedspray.errors": ("InputError", "MissingDataError", "RunStopped"),
     "fedspray.federate": ("build_federation",),
     "fedspray.nn.optim": ("SGD", "Adam", "AdamState"),
