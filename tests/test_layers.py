@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 TOP = "fedspray"
 """The package's own `__init__`: the public API, above everything but the command line."""
 
-_BASE = {"errors", "seeds", "plugins"}
+_BASE = {"display", "errors", "seeds", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
 _ALGORITHMS = _NN | {"backbones", "algorithms"}
@@ -23,6 +23,7 @@ _ENGINE = _ALGORITHMS | {"evaluation", "engine"}
 _FEDERATE = _DATA | {"datasets", "partitioners", "federate"}
 
 MAY_IMPORT: dict[str, set[str]] = {
+    "display": _BASE,
     "errors": _BASE,
     "seeds": _BASE,
     "plugins": _BASE,
@@ -35,16 +36,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algorithms": _ALGORITHMS,
     "evaluation": _NN | {"evaluation"},
     "engine": _ENGINE,
+    "objects": _ALGORITHMS | {"objects"},
     "runs": _ENGINE | _FEDERATE | {"runs"},
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
     "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
     "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
     "report": _DATA | {"evaluation", "runs", "studies", "deploy", "report"},
     "reproduce": _DATA | {"datasets", "runs", "studies", "report", "reproduce"},
+    "testing": _ALGORITHMS | {"testing"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""
 
-ANYTHING = {"cli", TOP}
+ANYTHING = {"api", "cli", "progress", TOP}
 
 PLUGIN_LAYERS = {"datasets", "partitioners", "backbones", "algorithms"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
 from fedspray.data.reading import read_federation, read_graph
 from fedspray.data.splits import SCOPES, SplitRule
+from fedspray.datasets.base import ClientGraphs, DatasetCard, FederationCard
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.partitioners.base import Partitioner
 from fedspray.partitioners.files import Files
@@ -24,9 +26,9 @@ DEFAULT_PARTITIONER = "louvain"
 
 
 def build_federation(
-    dataset: str | Path,
+    dataset: str | Path | DatasetCard | FederationCard | ClientGraphs,
     *,
-    partitioner: str | None = None,
+    partitioner: str | Partitioner | type[Partitioner] | None = None,
     partition_dir: Path | None = None,
     clients: int | None = None,
     nodes: int | None = None,
@@ -41,8 +43,10 @@ def build_federation(
 
     Args:
         dataset: a name from `datasets.names`, the path of a graph in npz format, or a folder: a saved federation, or
-            a graph in npz format for each client. A path with a ``/`` may start in ``FEDSPRAY_DATA``.
-        partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``.
+            a graph in npz format for each client. A path with a ``/`` may start in ``FEDSPRAY_DATA``. In Python also a
+            card, or an object such as `Banks` with all its settings.
+        partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``; in Python also an object,
+            which has the number of clients and all its settings, or a class.
         partition_dir: for the partitioner `files`, which it implies: the folder of node lists, here or in
             ``FEDSPRAY_DATA``.
         clients: K; by default what the data set's card says.
@@ -55,6 +59,10 @@ def build_federation(
             graph, so that clients have other shares.
         seed: draws the splits; 0 by default, a saved federation keeps its own.
     """
+    cards = datasets.catalogue()
+    card, source = _card_of(dataset, cards)
+    if card is not None:
+        dataset = card.name
     if not isinstance(dataset, str | Path):
         raise InputError(
             f"dataset is a {type(dataset).__name__}, but must be a name or a path: Federation.from_graph cuts a Graph, "
@@ -75,10 +83,9 @@ def build_federation(
     }
     steps = preparation.steps_of(prepare)
     rule = SplitRule.of({"split": split, "split_scope": split_scope})
-    cards = datasets.catalogue()
-    card = cards.get(dataset)
-    if isinstance(card, datasets.FederationCard):
-        return _open_clients(card, given, rule, seed or 0, partition_seed)
+    card = card or cards.get(dataset)
+    if isinstance(card, FederationCard):
+        return _open_clients(card, source, given, rule, seed or 0, partition_seed)
     _refuse(given, ("nodes",), f"only 'banks' has a free number of nodes, {dataset!r} has its own")
     if card is None:
         dataset = str(located(dataset))
@@ -88,10 +95,14 @@ def build_federation(
         if seed is None and split is None and split_scope is None:
             return saved
         return saved.with_split(int(saved.settings.get("split_seed", 0)) if seed is None else seed, split, split_scope)
-    chosen = partitioner or (DEFAULT_PARTITIONER if partition_dir is None else "files")
+    chosen = _partitioner_name(partitioner) or (DEFAULT_PARTITIONER if partition_dir is None else "files")
     if card is None and not Path(dataset).is_file():
         raise _not_found(dataset)
-    cutter = _make_partitioner(chosen, given, None if card is None else card.default_clients)
+    if isinstance(partitioner, Partitioner):
+        _refuse(given, ("clients", "alpha", "partition_dir"), f"{partitioner} has all its settings")
+        cutter = partitioner
+    else:
+        cutter = _make_partitioner(chosen, given, None if card is None else card.default_clients)
     graph = read_graph(dataset) if card is None else card.load()
     whole = preparation.prepare(graph, steps)
     if isinstance(cutter, Files) and whole.num_nodes != graph.num_nodes:
@@ -122,8 +133,26 @@ def located(dataset: str) -> Path:
     return datasets.DataFolders.from_environment().located(path) if len(path.parts) > 1 else path
 
 
+def _card_of(
+    dataset: object, cards: Mapping[str, DatasetCard | FederationCard]
+) -> tuple[DatasetCard | FederationCard | None, ClientGraphs | None]:
+    """The card that is given, or that of the clients' graphs that are given, with these; None for a name or path."""
+    if isinstance(dataset, DatasetCard | FederationCard):
+        return dataset, None
+    if not isinstance(dataset, ClientGraphs):
+        return None, None
+    kind = type(dataset)
+    known = (card for card in cards.values() if isinstance(card, FederationCard) and card.source is kind)
+    return next(known, FederationCard(name=kind.__name__.lower(), title=kind.__name__, source=kind)), dataset
+
+
 def _open_clients(
-    card: datasets.FederationCard, given: dict[str, Any], rule: SplitRule, seed: int, partition_seed: int
+    card: FederationCard,
+    source: ClientGraphs | None,
+    given: dict[str, Any],
+    rule: SplitRule,
+    seed: int,
+    partition_seed: int,
 ) -> Federation:
     _refuse(given, ("partitioner", "partition_dir", "alpha"), f"{card.name!r} comes as separate clients already")
     if rule.split_scope != SCOPES[0]:
@@ -132,8 +161,10 @@ def _open_clients(
         )
     if not card.source.is_drawn:
         _refuse(given, ("clients", "nodes", "partition_seed"), f"{card.name!r} has the clients that its files hold")
-    chosen = {f"num_{key}": given[key] for key in ("clients", "nodes") if given[key] is not None}
-    source = card.source(**chosen)
+    if source is None:
+        source = card.source(**{f"num_{key}": given[key] for key in ("clients", "nodes") if given[key] is not None})
+    else:
+        _refuse(given, ("clients", "nodes"), f"{source} has all its settings")
     settings = {"dataset": card.name, **source.settings()}
     if given["prepare"] is not None:
         settings["prepare"] = given["prepare"]
@@ -142,6 +173,16 @@ def _open_clients(
     steps = preparation.steps_of(given["prepare"])
     graphs = {name: preparation.prepare(graph, steps) for name, graph in card.load(source, partition_seed).items()}
     return Federation.from_graphs(graphs, name=card.name, seed=seed, split=rule.split, settings=settings)
+
+
+def _partitioner_name(given: str | Partitioner | type[Partitioner] | None) -> str | None:
+    """The name that a federation remembers."""
+    if given is None or isinstance(given, str):
+        return given
+    found = given if isinstance(given, type) else type(given)
+    if not issubclass(found, Partitioner):
+        raise InputError(f"the partitioner is a {found.__name__}, but must be a name, a Partitioner or its class")
+    return plugins.name_of("fedspray.partitioners", "partitioner", found)
 
 
 def _make_partitioner(name: str, given: dict[str, Any], default_clients: int | None) -> Partitioner:

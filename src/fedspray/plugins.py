@@ -16,6 +16,9 @@ from typing import Any
 
 from fedspray.errors import InputError, unknown
 
+SESSION = "__main__"
+"""The module of what is defined in a notebook or script: no other process can import it."""
+
 
 def names(package: str) -> list[str]:
     """The public names in a plug-in package, without importing them."""
@@ -46,6 +49,19 @@ def load_class(package: str, kind: str, name: str, base: type) -> type[Any]:
     return found[0]
 
 
+def name_of(package: str, kind: str, found: type) -> str:
+    """The name under which `load_class` finds a class."""
+    module, name = found.__module__, found.__qualname__
+    if module.startswith(f"{package}."):
+        return module.removeprefix(f"{package}.").replace("_", "-")
+    if getattr(sys.modules.get(module), name, None) is not found:
+        raise InputError(
+            f"{kind} {name!r} is not what {module!r} calls so now: define the class at the top of a module or "
+            "notebook, and make the object again whenever you define the class again"
+        )
+    return f"{module}:{name}"
+
+
 def load_outside(kind: str, name: str, base: type) -> type[Any]:
     """The subclass of ``base`` that ``package.module:Name`` calls; modules beside the user's files are found too."""
     module_name, _, attribute = name.partition(":")
@@ -61,6 +77,11 @@ def load_outside(kind: str, name: str, base: type) -> type[Any]:
         said = f"{type(error).__name__}: {error}"
         raise InputError(f"{kind} {name!r}: the module {module_name!r} cannot be imported ({said})") from error
     value = getattr(module, attribute, None)
+    if not isinstance(value, type) and module_name == SESSION:
+        raise InputError(
+            f"{kind} {attribute!r} was defined in another session, and this one does not have it: define it here too, "
+            "or move it into a file of its own"
+        )
     if not isinstance(value, type):
         raise InputError(f"{kind} {name!r}: the module {module_name!r} has no class {attribute!r}")
     if not issubclass(value, base):

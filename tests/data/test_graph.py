@@ -167,7 +167,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "edges by row": ({"edges": [[0, 1], [1, 2], [2, 0]]}, "edges have shape [3, 2], but must be [2, E]"),
     "ragged edges": ({"edges": [[0, 1], [1]]}, "edges are not a regular array"),
     "node names": ({"node_names": ["a"]}, "there are 1 node names, but there must be 3"),
-    "equal node names": ({"node_names": ["a", "b", "a"]}, "two nodes are called 'a', but node names must differ"),
+    "equal node names": (
+        {"node_names": ["a", "b", "a"]},
+        "nodes 0 and 2 have the same name, but node names must differ",
+    ),
     "class names": (
         {"labels": [0, 1, 0], "num_classes": 2, "class_names": ["a"]},
         "there are 1 class names, but there must be 2",
@@ -317,7 +320,7 @@ def _networkx(**nodes: Any) -> nx.Graph:
     ("graph", "sentence"),
     [
         (_networkx(), "the graph has no nodes"),
-        (_networkx(a=[1], b=None), "node 'b' has no attribute 'x', but every node needs its features"),
+        (_networkx(a=[1], b=None), "node 1 (counted from 0) has no attribute 'x', but every node needs its features"),
         (_networkx(a=[1], b=[1, 2]), "feature vectors have different lengths [1, 2], but all must be equal"),
         (_networkx(a=np.zeros((2, 2)), b=np.zeros((2, 3))), "feature vectors have different lengths [4, 6]"),
         (_networkx(a="word"), "features are not a matrix of numbers"),

@@ -30,34 +30,31 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedspray.algorithms.fedavg import ClientState, FedAvg, ServerState
-from fedspray.backbones.base import setting
-from fedspray.data.batch import GraphBatch
-from fedspray.nn.tree import Message, part_of
+import fedspray as fs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipped(FedAvg):
+class Clipped(fs.FedAvg):
     """FedAvg of clipped updates."""
 
     summary: ClassVar[str] = "FedAvg of updates that are at most [this] long"
     citation: ClassVar[str] = "none"
-    uplink: ClassVar[dict[str, str]] = {**FedAvg.uplink, "length": "length of the update before clipping"}
+    uplink: ClassVar[dict[str, str]] = {**fs.FedAvg.uplink, "length": "length of the update before clipping"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {"tight": {"max_length": 0.01}}
 
-    max_length: float = setting(1.0, "longest update that counts in full (c), in [0, inf)")
+    max_length: float = fs.setting(1.0, "longest update that counts in full (c), in [0, inf)")
 
-    def client_update(self, client: ClientState, message: Message, batch: GraphBatch, seed: int):
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int):
         """FedAvg's steps, then the update is shortened."""
         client, uplink = super().client_update(client, message, batch, seed)
-        updates = {name: value - message[f"gnn.{name}"] for name, value in part_of(uplink, "gnn").items()}
+        updates = {name: value - message[f"gnn.{name}"] for name, value in fs.part_of(uplink, "gnn").items()}
         uplink["length"] = torch.cat([value.flatten(1) for value in updates.values()], dim=1).norm(dim=1)
         for k in (uplink["length"] > self.max_length).nonzero()[:, 0].tolist():
             for name, update in updates.items():
                 uplink[f"gnn.{name}"][k] = message[f"gnn.{name}"][k] + update[k] * self.max_length / uplink["length"][k]
         return client, uplink
 
-    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
+    def diagnostics(self, server: Any, message: fs.Message) -> dict[str, Any]:
         """The lengths."""
         return {"length": message["length"].tolist()}
 '''

@@ -18,8 +18,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from torch import Tensor
 
 from fedspray.backbones.base import Backbone, check_choices, setting
+from fedspray.backbones.gcn import GCN
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.display import settings_line
 from fedspray.errors import InputError
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
@@ -29,7 +31,7 @@ ServerT = TypeVar("ServerT")
 ClientT = TypeVar("ClientT")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outputs:
     """What a training step has to compute its loss from."""
 
@@ -60,13 +62,17 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Settings that every algorithm or backbone has, and that mean nothing to this one."""
-    backbone: Backbone = field(metadata={"description": "the GNN"})
+    backbone: Backbone = field(default_factory=GCN, metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
     reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")
     sample_nodes: int = setting(
         0, "inexact, for huge clients: train on this many training nodes, drawn in each round, and neighbours; 0: all"
     )
     fanout: int = setting(10, "with sample_nodes: neighbours drawn for a node and hop")
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = settings_line  # type: ignore[method-assign]  # before `dataclass` gives it a longer one
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -10,10 +10,11 @@ from fedspray.errors import unknown
 
 
 def make(name: str, **settings: Any) -> Backbone:
-    """The backbone called ``name``, or ``package.module:Class`` for a torch.nn.Module of one's own."""
-    if ":" in name:
+    """The backbone called ``name``, or ``package.module:Class`` for one's own: a Backbone or a torch.nn.Module."""
+    found = find(name)
+    if "target" in found.__dataclass_fields__:  # whatever a torch.nn.Module is called
         settings["target"] = name
-    return find(name)(**settings)
+    return found(**settings)
 
 
 def find(name: str) -> type[Backbone]:
@@ -21,7 +22,8 @@ def find(name: str) -> type[Backbone]:
     if ":" in name:
         from fedspray.backbones.module import ModuleBackbone
 
-        return ModuleBackbone
+        found = plugins.load_outside("backbone", name, object)
+        return found if issubclass(found, Backbone) else ModuleBackbone
     if name not in names():
         raise unknown("backbone", name, names())
     return plugins.load_class(__name__, "backbone", name, Backbone)

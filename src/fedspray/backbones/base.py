@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedspray.data.batch import GraphBatch, NodeRows
 from fedspray.data.federation import Task
+from fedspray.display import settings_line
 from fedspray.errors import InputError
 from fedspray.nn import init
 from fedspray.nn.memory import remember
@@ -56,6 +57,10 @@ class Backbone(ABC):
     lr: float = setting(0.003, "Adam's step size for the GNN")
     adam_eps: float = setting(1e-8, "Adam's ε: gradients far below it take small steps, as in SGD")
     weight_decay: float = setting(0.0, "L2 penalty on the GNN's weights")
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = settings_line  # type: ignore[method-assign]  # before `dataclass` gives it a longer one
 
     def __post_init__(self) -> None:
         check_choices(self)

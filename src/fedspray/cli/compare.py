@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedspray.cli import options, study
-from fedspray.cli.output import Output, to_json
+from fedspray.cli.output import Output
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -55,11 +55,10 @@ def compare(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare algorithms over data sets, backbones and seeds; finished cells are never run twice."""
-    from fedspray.report.comparisons import comparison_csv, comparison_sheets, earlier_pages, page_names
-    from fedspray.report.files import check_target, write_file
-    from fedspray.report.html import write_page
-    from fedspray.report.methods import comparisons_of
-    from fedspray.studies.comparison import Entry, summarise
+    from fedspray.report.comparisons import comparison_sheets
+    from fedspray.report.files import check_target
+    from fedspray.report.outcome import ComparisonResult
+    from fedspray.studies.comparison import Entry
     from fedspray.studies.tuning import tune_rows
 
     given = locals()
@@ -72,24 +71,14 @@ def compare(
     by_seed = [cell for seed in plan.seeds for row in rows for cell in row.cells([seed])]
     outcomes = work.run("comparing", by_seed)
     entries = [Entry.of(row, outcomes[i :: len(rows)]) for i, row in enumerate(rows)]
-    summary = summarise(entries, plan.reference, draws=bootstrap, tuning=searches)
-    sheets = comparison_sheets(summary)
-    pages = comparisons_of(entries, plan.reference)
-    names = dict(zip(pages, page_names(list(pages)), strict=True))
-    stale = earlier_pages(folder / "comparison.json") - set(names.values())
-    summary["pages"] = list(names.values())
-    write_file(folder / "comparison.json", to_json(summary))
-    write_file(folder / "comparison.md", "\n".join(sheet.to_markdown() for sheet in sheets))
-    write_file(folder / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
-    write_file(folder / "comparison.csv", comparison_csv(summary, study.again(config, given)))
-    for place, comparison in pages.items():
-        write_page(comparison, folder / names[place])
-    for name in stale:  # of an earlier comparison in this folder
-        (folder / name).unlink(missing_ok=True)
+    result = ComparisonResult.of(entries, plan.reference, draws=bootstrap, tuning=searches)
+    result.save(folder, settings=study.again(config, given))
+    summary, sheets = result.summary, comparison_sheets(result.summary)
     if not as_json:
         for sheet in sheets:
             output.show(sheet.to_rich())
-    written = {0: "", 1: ", report.html"}.get(len(pages), f", {len(pages)} pages report-*.html")
+    pages = len(summary["pages"])
+    written = {0: "", 1: ", report.html"}.get(pages, f", {pages} pages report-*.html")
     output.note(f"wrote comparison.json, .md, .tex, .csv{written} to {folder}; cells are in {cells}")
     output.result(summary)
     study.finish(work.outcomes)

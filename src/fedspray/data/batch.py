@@ -19,9 +19,10 @@ from torch import Tensor
 
 from fedspray.data.federation import Client, Split
 from fedspray.data.graph import Graph
+from fedspray.display import count, line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SparseMatrix:
     """A constant sparse matrix and its transpose, both CSR with int32 indices."""
 
@@ -36,7 +37,7 @@ class SparseMatrix:
         return cls(forward, forward if _equal(matrix, transposed) else _to_torch(transposed, dtype))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NodeRows:
     """The feature rows of some nodes, ordered by client."""
 
@@ -117,6 +118,10 @@ class GraphBatch:
     """[2, E]: undirected, each once."""
     train_rows: NodeRows
     """The training nodes alone, in the order of `train`."""
+
+    def __repr__(self) -> str:
+        sizes = count(self.num_clients, "client"), count(self.num_nodes, "node"), count(self.num_features, "feature")
+        return line(self, *sizes, count(self.num_classes, "class", "classes"))
 
     @classmethod
     def from_clients(

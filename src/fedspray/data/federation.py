@@ -30,6 +30,7 @@ from fedspray.data.graph import Graph, as_integers, differing_place, repeated
 from fedspray.data.minority import NONE, majority_class
 from fedspray.data.splits import SCOPES, SPLIT, SplitRule
 from fedspray.data.splits import Split as Split  # part of a client
+from fedspray.display import count, cut, line, table
 from fedspray.errors import InputError, MissingDataError
 
 FORMAT = 1
@@ -44,6 +45,9 @@ class Task:
     num_classes: int
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        return line(self, count(self.num_features, "feature"), count(self.num_classes, "class", "classes"))
 
     def difference(self, graph: Graph) -> tuple[str, str, str] | None:
         """The first class or feature that a graph names otherwise: which one, the graph's name for it, the task's.
@@ -87,6 +91,9 @@ class Client:
             raise InputError(f"the split of client {self.name} has a node in two parts, but parts must be disjoint")
         if not self.graph.labelled[masks[0] | masks[1] | masks[2]].all():
             raise InputError(f"the split of client {self.name} contains an unlabelled node")
+
+    def __repr__(self) -> str:
+        return line(self, cut(self.name), self.graph, self.split)
 
     @property
     def majority_class(self) -> int | None:
@@ -142,6 +149,9 @@ class Roster:
     task: Task
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return line(self, self.name, count(self.num_clients, "client"), self.task)
+
     @property
     def num_clients(self) -> int:
         """K."""
@@ -169,6 +179,22 @@ class Federation:
                 raise InputError(f"clients disagree on {what}: {values}, but all must be equal")
         for what in ("class", "feature"):
             _check_names_agree(what, self.clients)
+
+    def __repr__(self) -> str:
+        nodes = sum(client.graph.num_nodes for client in self.clients)
+        task = self.task
+        return line(
+            self,
+            *(self.name, count(self.num_clients, "client"), count(nodes, "node")),
+            *(count(task.num_features, "feature"), count(task.num_classes, "class", "classes")),
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [client.name, f"{client.graph.num_nodes:,}", f"{client.graph.num_edges:,}", *client.split.sizes]
+            for client in self.clients
+        ]
+        return table(repr(self), ["client", "nodes", "edges", "train", "val", "test"], rows)
 
     @property
     def task(self) -> Task:

@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from fedspray.display import count, line
 from fedspray.errors import UNREADABLE, InputError, MissingDataError
 
 if TYPE_CHECKING:
@@ -123,6 +124,15 @@ class Graph:
             class_names=None if class_names is None else tuple(map(str, class_names)),
             feature_names=None if feature_names is None else tuple(map(str, feature_names)),
             cleaning=cleaning,
+        )
+
+    def __repr__(self) -> str:
+        named = ("node", self.node_names), ("class", self.class_names), ("feature", self.feature_names)
+        return line(
+            self,
+            *(count(self.num_nodes, "node"), count(self.num_edges, "edge"), count(self.num_features, "feature")),
+            *(count(self.num_classes, "class", "classes"), f"{int(self.labelled.sum()):,} labelled"),
+            *(f"with {what} names" for what, names in named if names is not None),
         )
 
     # ---- shape ----------------------------------------------------------------------------------
@@ -253,9 +263,11 @@ class Graph:
         """
         nodes = list(graph.nodes)
         position = {node: i for i, node in enumerate(nodes)}
-        missing = next((node for node in nodes if features not in graph.nodes[node]), None)
+        missing = next((i for i, node in enumerate(nodes) if features not in graph.nodes[node]), None)
         if missing is not None:
-            raise InputError(f"node {missing!r} has no attribute {features!r}, but every node needs its features")
+            raise InputError(
+                f"node {missing} (counted from 0) has no attribute {features!r}, but every node needs its features"
+            )
         if not nodes:
             raise InputError("the graph has no nodes, but at least one is needed")
         rows = [np.ravel(graph.nodes[node][features]) for node in nodes]
@@ -464,11 +476,13 @@ def _check_names(what: str, names: tuple[str, ...] | None, expected: int) -> Non
     if names is not None and len(names) != expected:
         raise InputError(f"there are {len(names)} {what} names, but there must be {expected}")
     twice = None if what == "feature" or names is None else repeated(names)
-    if twice is not None:
-        raise InputError(f"two {_MANY[what]} are called {twice!r}, but {what} names must differ")
-
-
-_MANY = {"node": "nodes", "class": "classes"}
+    if twice is None or names is None:
+        return
+    if what == "class":
+        raise InputError(f"two classes are called {twice!r}, but class names must differ")
+    first = names.index(twice)  # by number: a node's name may be a customer's
+    second = names.index(twice, first + 1)
+    raise InputError(f"nodes {first} and {second} have the same name, but node names must differ")
 
 
 def repeated(names: Iterable[str]) -> str | None:

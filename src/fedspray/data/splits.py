@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedspray.display import line
 from fedspray.errors import InputError, unknown
 from fedspray.seeds import generator
 
@@ -29,6 +30,15 @@ class Split:
     train: NDArray[np.bool_]
     val: NDArray[np.bool_]
     test: NDArray[np.bool_]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many nodes each part has."""
+        return int(self.train.sum()), int(self.val.sum()), int(self.test.sum())
+
+    def __repr__(self) -> str:
+        train, val, test = self.sizes
+        return line(self, f"{train:,} train", f"{val:,} val", f"{test:,} test")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph
 from fedspray.data.minority import NONE, is_minority, majority_class
+from fedspray.display import count, line, table
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class ClientStatistics:
     edges_lost: int
     """Edges of the whole graph between this client's nodes and nodes outside it."""
 
+    def __repr__(self) -> str:
+        sizes = count(self.num_nodes, "node"), count(self.num_edges, "edge"), f"{self.minority_nodes:,} minority nodes"
+        return line(self, self.name, *sizes)
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; the keys are the field names."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -79,6 +84,32 @@ class FederationStatistics:
     clients: tuple[ClientStatistics, ...]
     settings: Mapping[str, Any]
     """How the federation was made."""
+
+    def __repr__(self) -> str:
+        sizes = count(self.num_clients, "client"), count(self.total_nodes, "node"), count(self.total_edges, "edge")
+        return line(self, self.name, *sizes)
+
+    def _repr_html_(self) -> str:
+        columns = ["client", "nodes", "edges", "edges lost", "isolated", "majority class", "majority nodes"]
+        columns += ["minority nodes", "majority h", "minority h", "label JSD"]
+        rows = []
+        for client in self.clients:
+            counts = client.num_nodes, client.num_edges, client.edges_lost, client.isolated_nodes
+            shares = client.majority_homophily, client.minority_homophily, client.label_divergence
+            rows.append(
+                [client.name, *(f"{value:,}" for value in counts), self._class(client.majority_class)]
+                + [f"{client.majority_nodes:,}", f"{client.minority_nodes:,}"]
+                + ["n/a" if value is None else f"{value:.2f}" for value in shares]
+            )
+        note = (
+            "h: average share of neighbours with the node's own label. JSD: divergence from the labels of all clients."
+        )
+        return table(repr(self), columns, rows, note)
+
+    def _class(self, index: int | None) -> str:
+        if index is None:
+            return "n/a"
+        return str(index) if self.class_names is None else f"{index} {self.class_names[index]}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; the keys are the field names."""

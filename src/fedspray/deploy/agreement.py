@@ -84,8 +84,8 @@ class Agreement:
     def largest_message(self) -> int:
         """Bytes of the largest message of the run, either way; what is larger is refused unread."""
         dtype = getattr(torch, self.settings.dtype)
-        algorithms = {repr(each): each for each in self.settings.build_for(self.roster)[0]}
-        forms = [Forms.of(each, self.roster.task, dtype) for each in algorithms.values()]
+        algorithms = dict.fromkeys(self.settings.build_for(self.roster)[0])
+        forms = [Forms.of(each, self.roster.task, dtype) for each in algorithms]
         parts = (("downlink",), ("uplink", "counts", "detail"))
         return max(form.most_bytes(*part) for form in forms for part in parts)
 

@@ -17,7 +17,7 @@ from fedspray.nn import ops
 from fedspray.nn.tree import Params, per_client, per_column
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AdamState:
     """Adam's memory."""
 

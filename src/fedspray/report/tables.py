@@ -9,6 +9,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from fedspray.display import percent as percent
+from fedspray.display import percent_spread as percent_spread
 from fedspray.evaluation.metrics import METRICS
 
 
@@ -72,18 +74,6 @@ def with_all_seeds(seeds: Sequence[Sequence[int]]) -> list[int]:
     """Which of several lists of seeds are the fullest, all the same."""
     most = max((sorted(own) for own in seeds), key=lambda own: len(own), default=[])
     return [i for i, own in enumerate(seeds) if sorted(own) == most]
-
-
-def percent(value: float | None) -> str:
-    """``87.65``, or n/a."""
-    return "n/a" if value is None else f"{100 * value:.2f}"
-
-
-def percent_spread(value: Mapping[str, float | None]) -> str:
-    """``87.65 ± 0.31``."""
-    if value["std"] is None:
-        return percent(value["mean"])
-    return f"{percent(value['mean'])} ± {percent(value['std'])}"
 
 
 _KILOBYTES = "kB up per round and client"

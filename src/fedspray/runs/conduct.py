@@ -128,7 +128,7 @@ class _Seed:
     def result(self) -> SeedResult:
         """The stored result of a finished seed, or the result of running it to its end."""
         if self._folder is not None and (self._folder / "result.json").exists():
-            return self._stored()
+            return SeedResult.load(self._folder)
         if self._folder is not None:
             self._folder.mkdir(exist_ok=True)
         meta, tensors = self._read_checkpoint()
@@ -182,27 +182,13 @@ class _Seed:
     def _finish(self, host: Host, tap: proxies.ProxyTap, progress: Progress, records: list[Json]) -> SeedResult:
         models = host.models()
         metrics = _metrics(progress, records, self._roster.clients, host.digests(), self._rounds)
+        result = SeedResult(self._seed, metrics, records, models, tap.at(metrics["best_round"]))
         if self._folder is not None:
-            if models:
-                (self._folder / "models").mkdir(exist_ok=True)
-            for name, model in models.items():
-                model.save(self._folder / "models" / f"{name}.safetensors")
-            seen = tap.at(metrics["best_round"])
-            if seen is not None:
-                seen.save(self._folder / proxies.FILE)
+            result.save(self._folder)
             host.keep(self._folder, models)
             store.write_json(self._folder / "result.json", metrics)
             (self._folder / store.CHECKPOINT).unlink(missing_ok=True)
-        return SeedResult(self._seed, metrics, records, models)
-
-    def _stored(self) -> SeedResult:
-        assert self._folder is not None
-        metrics = store.read_json(self._folder / "result.json")
-        files = {name: self._folder / "models" / f"{name}.safetensors" for name in metrics["models"]}
-        models = {name: PersonalModel.load(file) for name, file in files.items() if file.exists()}
-        log = store.RecordFile(self._folder / store.RECORDS, keep=self._rounds.rounds)
-        log.close()
-        return SeedResult(self._seed, metrics, log.records, models)
+        return result
 
 
 def _metrics(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,13 +13,18 @@ from numpy.typing import NDArray
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Task
+from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
+from fedspray.data.reading import read_graph
+from fedspray.display import count, line
 from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError
 from fedspray.nn import tree
 from fedspray.runs import store
 from fedspray.runs.settings import RunSettings, describe
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +38,22 @@ class PersonalModel:
     snapshot: Snapshot
     settings: RunSettings
 
-    def predict(self, graph: Graph, train: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+    def __repr__(self) -> str:
+        names = self.settings.algorithm, self.settings.backbone
+        return line(self, f"client {self.client}", *names, f"round {self.snapshot.round_index}", self.task)
+
+    def predict(
+        self, data: Graph | Client | Data | str | Path, train: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float64]:
         """Class probabilities [N, C] for the nodes of a graph with the same features.
 
         Args:
-            graph: the nodes.
+            data: a graph, a client, a PyTorch Geometric ``Data``, or the path of a client's folder or of a graph in
+                npz format.
             train: [N], which of them the model may take as labelled; None: none of them. It matters to algorithms
                 that look at labels of neighbours (`fedspray2`).
         """
+        graph = _as_graph(data)
         if graph.num_features != self.task.num_features:
             raise InputError(
                 f"the graph has {graph.num_features} features per node, "
@@ -97,6 +111,42 @@ class PersonalModel:
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {**tree.flatten(self.snapshot.client, "client"), **tree.prefixed("message", self.snapshot.message)}
+
+
+class ModelFiles(Mapping[str, PersonalModel]):
+    """The personal models of some clients in a folder; each is read when it is asked for."""
+
+    def __init__(self, folder: Path, clients: Iterable[str]) -> None:
+        files = {client: folder / f"{client}.safetensors" for client in clients}
+        self._files = {client: file for client, file in files.items() if file.exists()}
+
+    def __repr__(self) -> str:
+        return line(self, count(len(self), "model"))
+
+    def __getitem__(self, client: str) -> PersonalModel:
+        return PersonalModel.load(self._files[client])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _as_graph(data: object) -> Graph:
+    if isinstance(data, Graph):
+        return data
+    if isinstance(data, Client):
+        return data.graph
+    if isinstance(data, str | Path):
+        return read_graph(data)
+    if type(data).__module__.startswith("torch_geometric."):
+        pyg: Any = data
+        return Graph.from_pyg(pyg)
+    raise InputError(
+        f"the graph is a {type(data).__name__}, but must be a Graph, a Client, a PyTorch Geometric Data or a path: "
+        "Graph.from_arrays makes one of arrays"
+    )
 
 
 def _single_node(task: Task, dtype: torch.dtype) -> GraphBatch:

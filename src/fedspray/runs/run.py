@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ def run(
         values: any setting of the algorithm, the backbone or the rounds.
     """
     if not isinstance(federation, Federation):
-        raise InputError(f"federation is {federation!r}, but must be a Federation: see build_federation")
+        raise InputError(f"federation is a {type(federation).__name__}, but must be a Federation: see build_federation")
     if not isinstance(seeds, Iterable):
         raise InputError(f"seeds is {seeds!r}, but must be a list of whole numbers: range({seeds}) for that many")
     if not isinstance(threads, int) or threads < 1:
@@ -144,9 +146,23 @@ def carry_out(
         own = federation if settings.keep_split else federation.with_split(seed)
         return _Here(own, settings, algorithms, seed, blocks, threads)
 
-    return conduct(
+    result = conduct(
         federation.roster, settings, folder, open_host, checkpoint_every=checkpoint_every, on_record=on_record
     )
+    return replace(result, folder=folder, writer=partial(_write, federation, settings, threads))
+
+
+def _write(federation: Federation, settings: RunSettings, threads: int, result: RunResult, folder: Path) -> None:
+    """Writes the folder of a run that was carried out without one."""
+    begin(folder, federation, settings, source=None, threads=threads)
+    for seed in result.seeds:
+        own = store.new_folder(folder / f"seed-{seed.seed}")
+        store.write_text(own / store.RECORDS, "".join(f"{json.dumps(record)}\n" for record in seed.records))
+        seed.save(own)
+        split = federation if settings.keep_split else federation.with_split(seed.seed)
+        nodes.NodeTable.from_models(split, seed.models).save(own / nodes.FILE)
+        store.write_json(own / "result.json", seed.metrics)
+    store.write_json(folder / "result.json", result.summary())
 
 
 def _check_same_data(folder: Path, federation: Federation) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from fedspray import algorithms
 from fedspray.data.federation import Federation
+from fedspray.errors import InputError
 from fedspray.runs.experiment import open_source
 from fedspray.runs.settings import RunSettings, deciding, describe
 
@@ -132,5 +133,16 @@ def _fingerprint(source: str) -> str:
 def _outside_code(run: RunSettings) -> dict[str, str]:
     """sha256 of the modules of `package.module:Name`, whose changes no version number of ours tells."""
     names = sorted({run.algorithm, run.backbone, *run.backbone_of.values()})
-    modules = {name: sys.modules[name.partition(":")[0]] for name in names if ":" in name}
-    return {name: hashlib.sha256(inspect.getsource(module).encode()).hexdigest() for name, module in modules.items()}
+    return {name: hashlib.sha256(_source(name).encode()).hexdigest() for name in names if ":" in name}
+
+
+def _source(name: str) -> str:
+    """The text of an outside class's module or, in a notebook, which has no such text, of the class alone."""
+    module_name, _, attribute = name.partition(":")
+    module = sys.modules[module_name]
+    for part in (module, getattr(module, attribute)):
+        try:
+            return inspect.getsource(part)
+        except (OSError, TypeError):
+            continue
+    raise InputError(f"the source of {name!r} cannot be read, but tells its results apart: move it into a file")

@@ -1,0 +1,362 @@
+"""The functions of the Python API: what the commands do, with names, objects or classes, for a script or notebook."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from fedspray import progress as bars
+from fedspray.data import statistics
+from fedspray.data.federation import Client, Federation
+from fedspray.data.graph import Graph, repeated
+from fedspray.errors import InputError, MissingDataError
+from fedspray.objects import (
+    DEFAULT_BACKBONE,
+    AnyAlgorithm,
+    AnyBackbone,
+    Method,
+    algorithm_named,
+    backbone_named,
+    backbones_named,
+)
+from fedspray.plugins import SESSION
+from fedspray.report import outcome
+from fedspray.report.html import write_page, write_report
+from fedspray.report.outcome import ComparisonResult
+from fedspray.runs import run as runs
+from fedspray.runs.experiment import open_source
+from fedspray.runs.models import PersonalModel
+from fedspray.runs.result import RunResult
+from fedspray.runs.settings import DTYPES, RunSettings
+from fedspray.studies.backends import Workers
+from fedspray.studies.comparison import Entry
+from fedspray.studies.grid import Grid
+from fedspray.studies.plan import Plan
+
+OnRecord = Callable[[int, dict[str, Any]], None]
+
+
+def run(
+    federation: Federation,
+    algorithm: AnyAlgorithm = "fedspray",
+    *,
+    backbone: AnyBackbone | None = None,
+    rounds: int | None = None,
+    seeds: int | Iterable[int] = 1,
+    preset: str | None = None,
+    backbone_of: Mapping[str, AnyBackbone] | None = None,
+    keep_split: bool = False,
+    dtype: str = DTYPES[0],
+    out: str | Path | None = None,
+    threads: int = 1,
+    progress: bool = True,
+    on_record: OnRecord | None = None,
+    **values: Any,
+) -> RunResult:
+    """Trains on a federation.
+
+    Args:
+        federation: the clients; each seed draws their splits anew, unless ``keep_split``.
+        algorithm: a name from ``fedspray.algorithms.names()`` or ``package.module:Class``, an object, or a class.
+        backbone: the same, or the class of a torch.nn.Module; by default an algorithm object's own, or ``gcn``.
+            Where both say something, this one replaces the algorithm's as a whole.
+        rounds: number of rounds; by default the preset's, or 300.
+        seeds: how many, from 0 on, or a list of them; each gives one result.
+        preset: a named set of the algorithm's settings, for an algorithm by name or class.
+        backbone_of: clients that use another backbone, where the algorithm allows it: names or classes.
+        keep_split: use the federation's own splits for every seed.
+        dtype: ``float32``, or ``float64``: of weights and messages.
+        out: a new folder to keep everything in; None keeps nothing on disk.
+        threads: for blocks of clients at the same time, or inside products.
+        progress: show a bar in a terminal or notebook.
+        on_record: called with the seed and each round's record.
+        values: any setting of the algorithm, the backbone or the rounds; stronger than an object's.
+    """
+    chosen = Method.of(algorithm, backbone, preset, values)
+    if chosen.of_session and out is not None:
+        warnings.warn(
+            f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
+            f"{out} or load its models: move it into a file of its own for that",
+            stacklevel=2,
+        )
+    given = dict(chosen.values) if rounds is None else {**chosen.values, "rounds": rounds}
+    listed = _seeds(seeds)
+    settings = RunSettings(algorithm=chosen.algorithm, backbone=chosen.backbone, preset=preset, values=given)
+    with _rounds_bar(progress, settings, len(listed), on_record) as heard:
+        return runs.run(
+            federation,
+            algorithm=chosen.algorithm,
+            backbone=chosen.backbone,
+            seeds=listed,
+            preset=preset,
+            backbone_of=backbones_named(backbone_of or {}),
+            keep_split=keep_split,
+            dtype=dtype,
+            out=out,
+            threads=threads,
+            on_record=heard,
+            **given,
+        )
+
+
+def resume(folder: str | Path, federation: Federation | None = None, *, progress: bool = True) -> RunResult:
+    """Continues the run in a folder to its end, to the same bits; a finished one is read.
+
+    Args:
+        folder: the run's.
+        federation: what it was begun on; may be left out if it was begun by the command.
+        progress: show a bar in a terminal or notebook.
+    """
+    target = Path(folder)
+    settings, content = runs.load_settings(target)
+    if (target / "result.json").exists():
+        return RunResult.load(target)
+    if federation is None and content["source"] is None:
+        raise InputError(f"{target} was begun from Python, so its federation is not known: give it as well")
+    own = open_source(content["source"]) if federation is None else federation
+    with _rounds_bar(progress, settings, len(settings.seeds), None) as heard:
+        return runs.carry_out(own, settings, target, threads=content["threads"], on_record=heard)
+
+
+def compare(
+    data: Federation | str | Path | Sequence[Federation | str | Path],
+    methods: Sequence[Any] | Mapping[str, Any],
+    *,
+    backbones: AnyBackbone | Sequence[AnyBackbone] | None = None,
+    rounds: int | None = None,
+    seeds: int | Iterable[int] = 1,
+    reference: str | None = None,
+    keep_split: bool = False,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    threads: int = 1,
+    bootstrap: int = 2000,
+    progress: bool = True,
+    **values: Any,
+) -> ComparisonResult:
+    """Compares methods on the same splits and seeds, with statistics.
+
+    Args:
+        data: a federation, a data set's name or path, or several of them.
+        methods: names, objects, classes or tables as in ``[compare]``; a mapping names them for the tables.
+        backbones: one or several, which replace the methods' own; by default each method's own, or ``gcn``.
+        rounds: number of rounds; 300 by default.
+        seeds: how many, from 0 on, or a list of them.
+        reference: the method that the others are compared with; ``fedspray``, or else the first.
+        keep_split: use the federation's own splits for every seed.
+        out: a folder for tables, page and finished cells, which are not run again; None keeps nothing on disk.
+        jobs: cells at a time, each in a process of its own; above 1 a script needs ``if __name__ == "__main__":``.
+        threads: of each.
+        bootstrap: draws of test nodes; 0 leaves it out.
+        progress: show a bar in a terminal or notebook.
+        values: any setting, for all methods; stronger than an object's.
+    """
+    with _kept_in(out) as folder:
+        content: dict[str, Any] = {"keep_split": keep_split}
+        content["compare"] = {
+            "datasets": _datasets(data, folder),
+            "seeds": _seeds(seeds),
+            **_methods(methods, backbones, jobs),
+            **({} if reference is None else {"reference": reference}),
+        }
+        settings = values if rounds is None else {**values, "rounds": rounds}
+        plan = Plan.from_values(content, "compare", {"": settings})
+        rows = plan.rows()
+        # Seed by seed, so that what is there after a while can be compared.
+        cells = [cell for seed in plan.seeds for row in rows for cell in row.cells([seed])]
+        grid = Grid(cells, folder / "cells", Workers(jobs, threads))
+        with bars.cells_bar(grid) if progress and bars.is_interactive() else nullcontext():
+            outcomes = grid.run()
+        entries = [Entry.of(row, outcomes[i :: len(rows)]) for i, row in enumerate(rows)]
+        result = ComparisonResult.of(entries, plan.reference, draws=bootstrap)
+        if out is not None:
+            result.save(folder)
+    if result.failures:
+        first = result.failures[0]
+        warnings.warn(
+            f"{len(result.failures)} of {len(outcomes)} cells failed, see .failures; the first: {first['method']}, "
+            f"seed {first['seed']}: {first['reason']}",
+            stacklevel=2,
+        )
+    return result
+
+
+Loaded = RunResult | ComparisonResult | Federation | Client | PersonalModel | Graph
+
+
+def load(path: str | Path) -> Loaded:
+    """Reads what is at a path: a run, a comparison, a federation, a client, a personal model or a graph."""
+    source = Path(path)
+    if not source.exists():
+        raise MissingDataError(f"{source} does not exist: give {_LOADABLE}")
+    for name, read in _READERS.items():
+        if (source / name).is_file() or (source.is_file() and source.suffix == name):
+            found: Loaded = read(source)
+            return found
+    raise InputError(f"{source} cannot be loaded: give {_LOADABLE}")
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    "settings.json": RunResult.load,
+    outcome.FILE: ComparisonResult.load,
+    "manifest.json": Federation.load,
+    "client.json": Client.load,
+    ".safetensors": PersonalModel.load,
+    ".npz": Graph.from_npz,
+}
+"""The file in a folder, or the end of a file's name, that tells what it is."""
+_LOADABLE = "the folder of a run, comparison, federation or client, a model (.safetensors) or a graph (.npz)"
+
+
+def report(
+    results: RunResult | ComparisonResult | str | Path | Sequence[RunResult | str | Path],
+    out: str | Path,
+    *,
+    reference: str | None = None,
+) -> dict[str, Any]:
+    """Writes one HTML page about runs on the same federation, or about a comparison.
+
+    Args:
+        results: a comparison, or one or several runs: results or folders.
+        out: the page.
+        reference: what all others are compared with; by default ``local``, or else the first.
+
+    Returns:
+        ``methods``, ``reference``, ``finding`` (the sentence on top) and ``bytes`` (the size of the page).
+    """
+    if isinstance(results, ComparisonResult):
+        if len(results.pages) != 1:
+            raise InputError(
+                f"the comparison has {len(results.pages)} pages, but one is needed: .save writes all of them"
+            )
+        return write_page(next(iter(results.pages.values())), out)
+    listed = [results] if isinstance(results, RunResult | str | Path) else list(results)
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = []
+        for number, result in enumerate(listed):
+            if not isinstance(result, RunResult | str | Path):
+                raise InputError(f"a result is a {type(result).__name__}, but must be a run's result or folder")
+            kept = result.folder if isinstance(result, RunResult) else Path(result)
+            if kept is None and isinstance(result, RunResult):
+                kept = result.save(Path(temporary) / f"run-{number}")
+            folders.append(kept or Path())
+        return write_report(folders, out, reference=reference)
+
+
+def inspect(federation: Federation) -> statistics.FederationStatistics:
+    """A federation in numbers: who holds what, majority and minority, homophily, divergence."""
+    if not isinstance(federation, Federation):
+        raise InputError(f"federation is a {type(federation).__name__}, but must be a Federation: see build_federation")
+    return statistics.describe(federation)
+
+
+def _seeds(given: int | Iterable[int]) -> list[int]:
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 1:
+            raise InputError(f"seeds is {given}, but must be at least 1, or a list of seeds")
+        return list(range(given))
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"seeds is {given!r}, but must be how many, or a list of whole numbers")
+    return list(given)
+
+
+@contextmanager
+def _rounds_bar(
+    wanted: bool, settings: RunSettings, num_seeds: int, on_record: OnRecord | None
+) -> Iterator[OnRecord | None]:
+    """Passes records on, to a bar too if somebody is watching."""
+    if not wanted or not bars.is_interactive():
+        yield on_record
+        return
+    rounds = settings.build()[1].rounds
+    with bars.rounds_bar(rounds * num_seeds, settings.algorithm) as show:
+
+        def heard(seed: int, record: dict[str, Any]) -> None:
+            show(seed, record)
+            if on_record is not None:
+                on_record(seed, record)
+
+        yield heard
+
+
+@contextmanager
+def _kept_in(out: str | Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="fedspray-") as folder:
+        yield Path(folder)
+
+
+def _datasets(data: object, folder: Path) -> list[dict[str, str]]:
+    """The data as entries of ``[compare]``; federations are saved, so that worker processes find them."""
+    listed = [data] if isinstance(data, Federation | str | Path) else data
+    if not isinstance(listed, Sequence):
+        raise InputError(f"data is a {type(data).__name__}, but must be a Federation, a name, a path or a list of them")
+    entries = []
+    for number, each in enumerate(listed):
+        if isinstance(each, str | Path):
+            entries.append({"dataset": str(each)})
+        elif isinstance(each, Federation):
+            kept = folder / "data" / f"{number}-{each.fingerprint()[:12]}-{each.split_fingerprint()[:12]}"
+            if not kept.exists():
+                each.save(kept)
+            entries.append({"name": each.name, "dataset": str(kept)})
+        else:
+            raise InputError(f"data holds a {type(each).__name__}, but must be Federations, names or paths")
+    return entries
+
+
+def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:
+    """Methods and backbones as keys of ``[compare]``."""
+    if isinstance(given, str) or not isinstance(given, Sequence | Mapping):
+        raise InputError(f"methods is a {type(given).__name__}, but must be a list, or a mapping of names to methods")
+    named = given.items() if isinstance(given, Mapping) else ((None, each) for each in given)
+    replaced = backbones is not None
+    tables: list[dict[str, Any]] = []
+    nets: dict[str, dict[str, Any]] = {}
+    for label, each in named:
+        if isinstance(each, Mapping):
+            tables.append(dict(each))
+            continue
+        method = Method.of(each)
+        tables.append({"name": label or method.algorithm, "algorithm": method.algorithm, "set": dict(method.values)})
+        if replaced:
+            tables[-1]["set"] = algorithm_named(each)[1]
+        else:
+            nets[method.backbone] = {}
+    if replaced:
+        one = isinstance(backbones, str) or not isinstance(backbones, Sequence)
+        listed: Any = [backbones] if one else backbones
+        pairs = [backbone_named(net) for net in listed]
+        _refuse_twins([net for net, _ in pairs])
+        nets = dict(pairs)
+    elif len(nets) > 1:
+        raise InputError(f"the methods have the backbones {', '.join(nets)}, but need the same ones: give backbones=")
+    _tell_apart(tables)
+    here = [name for name in (*(t.get("algorithm", "") for t in tables), *nets) if name.startswith(f"{SESSION}:")]
+    if here and jobs > 1:
+        raise InputError(
+            f"jobs is {jobs}, but {here[0].partition(':')[2]} is defined in this session, so no other process can "
+            "import it: say jobs=1, or move it into a file of its own"
+        )
+    settings = {net: values for net, values in nets.items() if values}
+    return {"algorithms": tables, "backbones": list(nets) or [DEFAULT_BACKBONE], "set": settings}
+
+
+def _refuse_twins(names: Sequence[str]) -> None:
+    twice = repeated(names)
+    if twice is not None:
+        raise InputError(f"backbones holds {twice!r} twice, but each may be given once: compare one after the other")
+
+
+def _tell_apart(tables: Sequence[dict[str, Any]]) -> None:
+    """Methods of the same name get the settings that they were given into theirs."""
+    names = [table.get("name") for table in tables]
+    for table in tables:
+        if names.count(table.get("name")) > 1 and table.get("set"):
+            table["name"] = " ".join([table["name"], *(f"{key}={value}" for key, value in table["set"].items())])

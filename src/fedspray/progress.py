@@ -1,0 +1,64 @@
+"""A progress bar in a terminal or notebook; nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fedspray.display import percent
+
+if TYPE_CHECKING:
+    from fedspray.studies.grid import Grid
+
+TICK = 1.0
+"""Seconds between two looks at a grid."""
+
+
+def is_interactive() -> bool:
+    """Whether somebody is watching: a terminal, or a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+@contextmanager
+def rounds_bar(total: int, label: str) -> Iterator[Callable[[int, dict[str, Any]], None]]:
+    """One bar for all rounds of all seeds; call what it gives with the seed and each record."""
+    with _bar(total, label, "round") as bar:
+
+        def show(seed: int, record: dict[str, Any]) -> None:
+            figures = {name: percent(record["val"][name]) for name in ("overall", "minority")}
+            bar.set_postfix({"seed": seed, **figures}, refresh=False)
+            bar.update()
+
+        yield show
+
+
+@contextmanager
+def cells_bar(grid: Grid) -> Iterator[None]:
+    """One bar for a grid of cells, which also moves while a cell is run."""
+    over = threading.Event()
+    with _bar(grid.total, "comparing", "cell") as bar:
+
+        def look() -> None:
+            bar.update(round(grid.done(), 2) - bar.n)
+
+        def watch() -> None:
+            while not over.wait(TICK):
+                look()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+            look()
+
+
+def _bar(total: int, label: str, unit: str) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, desc=label, unit=unit, dynamic_ncols=True)

@@ -1,0 +1,127 @@
+"""What a comparison gives back, in Python and to the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedspray.display import count, line, percent_spread, table
+from fedspray.evaluation.metrics import METRICS
+from fedspray.report.comparisons import comparison_csv, comparison_sheets, earlier_pages, page_names
+from fedspray.report.files import write_file
+from fedspray.report.html import write_page
+from fedspray.report.methods import Comparison, comparisons_of
+from fedspray.runs import store
+from fedspray.studies.comparison import Entry, summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Json = dict[str, Any]
+
+FILE = "comparison.json"
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonResult:
+    """Methods side by side, with statistics."""
+
+    summary: Json
+    """The JSON object that every table is made of."""
+    pages: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
+    """What the page of each data set and backbone is made of; nothing if it was read from a folder."""
+
+    @classmethod
+    def of(
+        cls, entries: Sequence[Entry], reference: str, *, draws: int = 2000, tuning: Sequence[Json] = ()
+    ) -> ComparisonResult:
+        """From finished cells; see `summarise`."""
+        pages = comparisons_of(entries, reference)
+        summary = summarise(entries, reference, draws=draws, tuning=tuning)
+        return cls({**summary, "pages": page_names(list(pages))}, pages)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ComparisonResult:
+        """Reads what `save` wrote, without what pages are made of."""
+        return cls(store.read_json(Path(folder) / FILE))
+
+    def save(self, folder: str | Path, *, settings: str = "") -> Path:
+        """Writes comparison.json, .md, .tex, .csv and the pages; pages of an earlier comparison there are removed.
+
+        Args:
+            folder: a folder, new or not.
+            settings: what runs the rows again, for a column of the CSV file.
+        """
+        target = Path(folder)
+        sheets = comparison_sheets(self.summary)
+        stale = earlier_pages(target / FILE) - set(self.summary["pages"])
+        content = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
+        write_file(target / FILE, f"{content}\n")
+        write_file(target / "comparison.md", "\n".join(sheet.to_markdown() for sheet in sheets))
+        write_file(target / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
+        write_file(target / "comparison.csv", comparison_csv(self.summary, settings))
+        for comparison, name in zip(self.pages.values(), self.summary["pages"], strict=False):
+            write_page(comparison, target / name)
+        for name in stale:
+            (target / name).unlink(missing_ok=True)
+        return target
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per data set, backbone and method: mean and standard deviation of every metric on test nodes."""
+        return self._frame(lambda score: {"": score["mean"], "_std": score["std"]})
+
+    @property
+    def per_seed(self) -> pd.DataFrame:
+        """One row per data set, backbone, method and seed."""
+        import pandas as pd
+
+        rows = [
+            {**_place(row), "seed": seed, **{name: row[name]["values"][i] for name in METRICS if name in row}}
+            for row in self.summary["rows"]
+            for i, seed in enumerate(row["seeds"])
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def tests(self) -> pd.DataFrame:
+        """Every method against the reference: difference, interval, p-values."""
+        import pandas as pd
+
+        return pd.DataFrame(self.summary["tests"])
+
+    @property
+    def failures(self) -> list[Json]:
+        """Cells that failed, and why."""
+        return list(self.summary["failures"])
+
+    def _frame(self, columns: Any) -> pd.DataFrame:
+        import pandas as pd
+
+        rows = []
+        for row in self.summary["rows"]:
+            found = {f"{name}{end}": v for name in METRICS if name in row for end, v in columns(row[name]).items()}
+            rows.append({**_place(row), "seeds": len(row["seeds"]), **found})
+        return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        rows = self.summary["rows"]
+        methods = ", ".join(dict.fromkeys(row["method"] for row in rows))
+        data = ", ".join(dict.fromkeys(row["dataset"] for row in rows))
+        return line(self, data, methods, count(len(self.summary["seeds"]), "seed"), count(len(rows), "row"))
+
+    def _repr_html_(self) -> str:
+        names = ("overall", "minority", "balanced", "macro_f1")
+        rows = [[*_place(row).values(), *(percent_spread(row[name]) for name in names)] for row in self.summary["rows"]]
+        columns = ["data set", "backbone", "method", *(METRICS[name].title for name in names)]
+        seeds = count(len(self.summary["seeds"]), "seed")
+        failed = f" {count(len(self.failures), 'cell')} failed." if self.failures else ""
+        note = f"Compared with {self.summary['reference']}: see .tests.{failed}"
+        return table(f"Test accuracy in %, {seeds}", columns, rows, note)
+
+
+def _place(row: Json) -> Json:
+    return {name: row[name] for name in ("dataset", "backbone", "method")}

@@ -1,0 +1,323 @@
+"""The functions of the Python API."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toys import awkward_federation, ragged_federation
+
+import fedspray as fs
+from fedspray import progress
+from fedspray.runs import run as runs
+from fedspray.runs import store
+
+
+@pytest.fixture(scope="module")
+def federation() -> fs.Federation:
+    return ragged_federation()
+
+
+@pytest.fixture(scope="module")
+def result(federation: fs.Federation) -> fs.RunResult:
+    return fs.run(federation, "fedspray", rounds=4, seeds=[0, 3], hidden=8)
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_summary(result: fs.RunResult) -> None:
+    summary = result.summary()
+    for name in ("overall", "minority"):
+        score = getattr(result, name)
+        assert {"mean": score.mean, "std": score.std} == summary[name]
+        assert dict(score.per_seed) == {row["seed"]: row[name] for row in summary["seeds"]}
+        assert float(score) == score.mean
+        assert f"{score:.1%}" == f"{score.mean:.1%}"
+    nothing = result.score("no such metric")
+    assert (nothing.mean, f"{nothing:.1%}") == (None, "n/a")
+
+
+def test_frames_hold_what_the_records_say(result: fs.RunResult) -> None:
+    clients = result.per_client.set_index(["seed", "client"])
+    curves = result.curves.set_index(["seed", "round"])
+    assert len(clients) == 2 * 3
+    assert len(curves) == 2 * 4
+    for seed in result.seeds:
+        for name, row in seed.metrics["clients"].items():
+            assert clients.loc[(seed.seed, name), "nodes"] == row["nodes"]
+            assert clients.loc[(seed.seed, name), "loss"] == row["loss"]
+        for record in seed.records:
+            assert curves.loc[(seed.seed, record["round"]), "val_overall"] == record["val"]["overall"]
+    assert result.to_frame().equals(result.curves)
+
+
+def test_the_picture_shows_mean_range_and_reported_rounds(result: fs.RunResult) -> None:
+    (axes,) = result.plot().axes
+    for line, name in zip(axes.get_lines(), ("overall", "minority"), strict=True):
+        assert line.get_label() == name
+        expected = result.curves.groupby("round")[f"test_{name}"].mean()
+        assert np.allclose(line.get_ydata(), expected)
+    dots = [c for c in axes.collections if hasattr(c, "get_sizes") and len(c.get_sizes())]
+    best = [seed.metrics["best_round"] for seed in result.seeds]
+    assert np.asarray(dots[0].get_offsets())[:, 0].tolist() == best
+    with pytest.raises(fs.InputError, match="part is 'tests', but must be"):
+        result.plot("tests")
+
+
+def test_a_picture_without_minority_nodes_is_drawn() -> None:
+    alike = {
+        name: fs.Graph.from_arrays(np.eye(9, 2), [[0, 1], [1, 2]], np.zeros(9), num_classes=2) for name in ("a", "b")
+    }
+    lonely = fs.run(fs.Federation.from_graphs(alike), "local", rounds=2, hidden=4)
+    assert lonely.minority.mean is None
+    assert "n/a" in lonely._repr_html_()
+    lonely.plot().draw_without_rendering()
+
+
+def files(folder: Path) -> dict[str, Any]:
+    """What a run folder holds, without times and TensorBoard's events."""
+
+    def timeless(content: Any) -> Any:
+        if isinstance(content, dict):
+            dropped = ("seconds", "cpu_seconds", "started")
+            return {key: timeless(value) for key, value in content.items() if key not in dropped}
+        return [timeless(value) for value in content] if isinstance(content, list) else content
+
+    found: dict[str, Any] = {}
+    for file in sorted(folder.rglob("*")):
+        name = str(file.relative_to(folder))
+        if file.suffix in (".json", ".jsonl"):
+            found[name] = [timeless(json.loads(text)) for text in (
+                file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+            )]  # fmt: skip
+        elif file.is_file() and "tfevents" not in name:
+            tensors, meta = store.read_tensors(file)
+            found[name] = store.digest(tensors), meta
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"keep_split": True, "algorithm": "local", "dtype": "float64"}])
+def test_a_saved_result_is_the_folder_of_the_run(
+    federation: fs.Federation, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    kept = fs.run(federation, rounds=3, seeds=2, hidden=8, out=tmp_path / "out", **settings)
+    saved = fs.run(federation, rounds=3, seeds=2, hidden=8, **settings).save(tmp_path / "saved")
+    assert files(saved) == files(tmp_path / "out")
+    assert files(kept.save(tmp_path / "copy")) == files(tmp_path / "out")
+    loaded = fs.load(saved)
+    assert isinstance(loaded, fs.RunResult)
+    assert files(loaded.save(tmp_path / "again")) == files(saved)
+    assert json.loads(json.dumps(loaded.summary())) == json.loads((saved / "result.json").read_text())
+    assert loaded.curves.drop(columns=["seconds", "cpu_seconds"]).equals(
+        kept.curves.drop(columns=["seconds", "cpu_seconds"])
+    )
+    with pytest.raises(fs.InputError, match="exists already"):
+        kept.save(tmp_path / "copy")
+
+
+def test_a_model_predicts_whatever_a_graph_comes_in(
+    federation: fs.Federation, result: fs.RunResult, tmp_path: Path
+) -> None:
+    client, model = federation.clients[0], result.models["client_00"]
+    expected = model.predict(client.graph)
+    client.graph.to_npz(tmp_path / "graph.npz")
+    client.save(tmp_path / "client")
+    for given in (client, client.graph.to_pyg(), tmp_path / "graph.npz", str(tmp_path / "client")):
+        assert np.array_equal(model.predict(given), expected)
+    from torch_geometric.data import Data
+
+    for wrong in (client.graph.features, None, {"x": 1}, Data(), tmp_path / "nothing.npz"):
+        with pytest.raises(fs.InputError):
+            model.predict(wrong)
+
+
+# ---- load, resume, report --------------------------------------------------------------------------------------------
+
+
+def test_load_tells_what_it_is(federation: fs.Federation, result: fs.RunResult, tmp_path: Path) -> None:
+    federation.save(tmp_path / "federation")
+    result.models["client_01"].save(tmp_path / "model.safetensors")
+    federation.clients[0].graph.to_npz(tmp_path / "graph.npz")
+    fs.compare(federation, ["local", "fedavg"], rounds=1, hidden=4, bootstrap=0, out=tmp_path / "comparison")
+    result.save(tmp_path / "run")
+    kinds = {
+        "federation": fs.Federation,
+        "federation/clients/client_00": fs.Client,
+        "model.safetensors": fs.PersonalModel,
+        "graph.npz": fs.Graph,
+        "comparison": fs.ComparisonResult,
+        "run": fs.RunResult,
+    }
+    for name, kind in kinds.items():
+        assert type(fs.load(tmp_path / name)) is kind
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "notes.txt").touch()
+    for wrong in ("run", "nowhere", "notes.txt", "federation/clients"):
+        with pytest.raises(fs.InputError):
+            fs.load(tmp_path / wrong)
+
+
+def test_a_broken_run_is_resumed_from_python(federation: fs.Federation, tmp_path: Path) -> None:
+    whole = fs.run(federation, rounds=5, hidden=8, out=tmp_path / "whole")
+    settings, _ = runs.load_settings(tmp_path / "whole")
+    runs.begin(tmp_path / "broken", federation, settings, None)
+
+    def crash(_seed: int, record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        runs.carry_out(federation, settings, tmp_path / "broken", checkpoint_every=1, on_record=crash)
+    with pytest.raises(fs.InputError, match="was begun from Python"):
+        fs.resume(tmp_path / "broken")
+    resumed = fs.resume(tmp_path / "broken", federation)
+    assert resumed.summary()["models"] == whole.summary()["models"]
+    assert fs.resume(tmp_path / "broken").summary()["models"] == whole.summary()["models"]
+
+
+def test_a_report_takes_results_folders_and_comparisons(federation: fs.Federation, tmp_path: Path) -> None:
+    local = fs.run(federation, "local", rounds=2, hidden=8)
+    fedavg = fs.run(federation, "fedavg", rounds=2, hidden=8, out=tmp_path / "fedavg")
+    mixed = fs.report([local, fedavg], tmp_path / "mixed.html")
+    again = fs.report([local.save(tmp_path / "local"), str(tmp_path / "fedavg")], tmp_path / "folders.html")
+    assert (mixed["methods"], mixed["reference"], mixed["finding"]) == (again["methods"], "local", again["finding"])
+    comparison = fs.compare(federation, ["local", "fedavg"], rounds=2, hidden=8, bootstrap=0)
+    assert fs.report(comparison, tmp_path / "compared.html")["finding"] == mixed["finding"]
+    assert fs.report(local, tmp_path / "one.html")["methods"] == ["local"]
+    assert all((tmp_path / f"{name}.html").stat().st_size > 10**6 for name in ("mixed", "folders", "compared", "one"))
+    for wrong in (ComparisonWithoutPages, [3]):
+        with pytest.raises(fs.InputError):
+            fs.report(wrong, tmp_path / "never.html")  # type: ignore[arg-type]
+
+
+ComparisonWithoutPages = fs.ComparisonResult({"rows": [], "seeds": [], "failures": []})
+
+
+# ---- compare ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_holds_the_figures_of_single_runs(federation: fs.Federation, tmp_path: Path) -> None:
+    methods: list[Any] = [fs.Local(), fs.FedSpray(distill_weight=2.0), fs.FedSpray(distill_weight=3.0)]
+    compared = fs.compare(federation, methods, rounds=2, seeds=2, hidden=8, bootstrap=0, out=tmp_path)
+    table = compared.table.set_index("method")
+    assert list(table.index) == ["local", "fedspray distill_weight=2.0", "fedspray distill_weight=3.0"]
+    for name, method in zip(table.index, methods, strict=True):
+        alone = fs.run(federation, method, rounds=2, seeds=2, hidden=8)
+        assert table.loc[name, "overall"] == alone.overall.mean
+        rows = compared.per_seed[compared.per_seed["method"] == name]
+        assert dict(zip(rows["seed"], rows["minority"], strict=True)) == dict(alone.minority.per_seed)
+    assert compared.summary["reference"] == "local"
+    assert len(compared.tests) == 2 * 2
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").glob("*.json")}
+    more = fs.compare(federation, {"alone": "local", "all": fs.FedAvg}, rounds=2, seeds=2, hidden=8, out=tmp_path)
+    assert more.table["method"].tolist() == ["alone", "all"]
+    after = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").glob("*.json")}
+    assert before.items() < after.items()  # only FedAvg's cells are new
+    assert len(after) == len(before) + 2
+    assert json.loads((tmp_path / "comparison.json").read_text())["rows"] == more.summary["rows"]
+
+
+def test_backbones_replace_those_of_the_methods(federation: fs.Federation) -> None:
+    given: dict[str, Any] = {"rounds": 1, "bootstrap": 0}
+    own = fs.compare(federation, [fs.Local(backbone=fs.SAGE(hidden=4)), fs.FedAvg(backbone=fs.SAGE(hidden=6))], **given)
+    assert [row["settings"]["hidden"] for row in own.summary["rows"]] == [4, 6]
+    both = fs.compare(federation, [fs.Local(backbone=fs.SAGE(hidden=4))], backbones=[fs.MLP(hidden=5), "sgc"], **given)
+    assert [(row["backbone"], row["settings"]["hidden"]) for row in both.summary["rows"]] == [("mlp", 5), ("sgc", 64)]
+    for wrong in (
+        {"methods": [fs.Local(backbone=fs.SAGE()), "fedavg"]},
+        {"methods": "fedavg"},
+        {"methods": [fs.Local(), fs.Local()]},
+        {"methods": ["local"], "backbones": [fs.GCN(hidden=4), fs.GCN(hidden=5)]},
+        {"methods": ["local"], "seeds": 0},
+        {"methods": ["local"], "reference": "fedavg"},
+        {"methods": ["local"], "hiden": 3},
+    ):
+        with pytest.raises(fs.InputError):
+            fs.compare(federation, **{"rounds": 1, **wrong})  # type: ignore[arg-type]
+
+
+def test_several_federations_and_splits_of_their_own() -> None:
+    given: dict[str, Any] = {"rounds": 1, "hidden": 4, "bootstrap": 0}
+    both = fs.compare([ragged_federation(), awkward_federation()], ["local"], **given)
+    assert both.table["dataset"].tolist() == ["toy", "awkward"]
+    kept = fs.compare(ragged_federation(seed=7), ["local"], keep_split=True, **given)
+    alone = fs.run(ragged_federation(seed=7), "local", rounds=1, hidden=4, keep_split=True)
+    assert kept.table["overall"].tolist() == [alone.overall.mean]
+
+
+def test_a_failed_cell_is_told_and_the_others_are_there(
+    federation: fs.Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(fs.FedAvg, "server_update", fail)
+    with pytest.warns(UserWarning, match="1 of 2 cells failed.*fedavg, seed 0: RuntimeError: no such luck"):
+        compared = fs.compare(federation, ["local", "fedavg"], rounds=1, hidden=4, bootstrap=0)
+    assert [failure["method"] for failure in compared.failures] == ["fedavg"]
+    assert compared.table["overall"].notna().tolist() == [True, False]
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+
+CODE = """
+import fedspray as fs
+from fedspray.testing import ragged_federation
+federation = ragged_federation()
+fs.run(federation, "local", rounds=3, seeds=2, hidden=4{more})
+fs.compare(federation, ["local", "fedavg"], rounds=2, hidden=4, bootstrap=0{more})
+"""
+
+
+def on_a_terminal(code: str) -> str:
+    """What a real process shows on a terminal."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=its, stderr=its, close_fds=True)
+    os.close(its)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(mine, 4096)
+        except OSError:  # Linux: the other end was closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(mine)
+    assert process.wait() == 0, shown.decode()
+    return shown.decode()
+
+
+def test_a_terminal_shows_a_bar_unless_told_not_to() -> None:
+    shown = on_a_terminal(CODE.format(more=""))
+    assert "local: 100%" in shown
+    assert "6/6" in shown  # three rounds of two seeds
+    assert "comparing: 100%" in shown
+    assert on_a_terminal(CODE.format(more=", progress=False")) == ""
+
+
+def test_nobody_watching_nothing_shown() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE.format(more="")], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_records_reach_the_bar_and_the_caller(
+    federation: fs.Federation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "is_interactive", lambda: True)
+    heard: list[int] = []
+    fs.run(federation, "local", rounds=3, hidden=4, on_record=lambda seed, record: heard.append(record["round"]))
+    assert heard == [1, 2, 3]
+    assert "3/3" in capsys.readouterr().err

@@ -1,0 +1,169 @@
+"""`check_algorithm` catches an algorithm for every rule that it breaks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedspray as fs
+from fedspray import testing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound(fs.FedAvg):
+    """FedAvg under another name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undescribed(fs.FedAvg):
+    strength: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untold(fs.FedAvg):
+    summary: ClassVar[str] = ""
+
+
+class Random(Sound):
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+        client, uplink = super().client_update(client, message, batch, seed)
+        return client, {name: value + 1e-6 * torch.rand(()) for name, value in uplink.items()}
+
+
+class InPlace(Sound):
+    def server_update(self, server: Any, message: fs.Message, client_ids: Sequence[int]) -> Any:
+        message["num_train"] /= message["num_train"].sum()
+        return super().server_update(server, message, client_ids)
+
+
+class ChangesDownlink(Sound):
+    def predict(self, client: Any, message: fs.Message, batch: fs.GraphBatch) -> Tensor:
+        message["gnn.conv1.bias"] = message["gnn.conv1.bias"] + 1
+        return super().predict(client, message, batch)
+
+
+class Leaky(Sound):
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+        client, uplink = super().client_update(client, message, batch, seed)
+        mean = uplink["gnn.conv2.bias"].mean(dim=0, keepdim=True)
+        return client, {**uplink, "gnn.conv2.bias": (uplink["gnn.conv2.bias"] + mean) / 2}
+
+
+class ByPlace(Sound):
+    """Clients get something for their place in the batch, whose data do not matter."""
+
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+        client, uplink = super().client_update(client, message, batch, seed)
+        return client, {**uplink, "num_train": uplink["num_train"] + torch.arange(batch.num_clients)}
+
+
+class Secretive(Sound):
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+        client, uplink = super().client_update(client, message, batch, seed)
+        return client, {**uplink, "class_counts": batch.train_class_counts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boastful(fs.FedAvg):
+    uplink: ClassVar[dict[str, str]] = {**fs.FedAvg.uplink, "prototypes": "class means"}
+
+
+class Flat(Sound):
+    def broadcast(self, server: Any, client_ids: Sequence[int]) -> fs.Message:
+        return {**super().broadcast(server, client_ids), "gnn.extra": torch.zeros(1)}
+
+
+class Forgetful(Sound):
+    """Counts rounds where no checkpoint looks."""
+
+    def server_update(self, server: Any, message: fs.Message, client_ids: Sequence[int]) -> Any:
+        self.__dict__["rounds"] = self.__dict__.get("rounds", 0) + 1
+        scale = 1 + 0.1 * self.__dict__["rounds"]
+        gnn = {name: scale * value for name, value in fs.part_of(message, "gnn").items()}
+        return super().server_update(server, {**message, **fs.prefixed("gnn", gnn)}, client_ids)
+
+
+class Greedy(Sound):
+    def predict(self, client: Any, message: fs.Message, batch: fs.GraphBatch) -> Tensor:
+        logits: Tensor = super().predict(client, message, batch) + client.gnn_optimizer.step[0]
+        return logits
+
+
+class Divides(Sound):
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+        client, uplink = super().client_update(client, message, batch, seed)
+        return client, {**uplink, "gnn.conv2.bias": uplink["gnn.conv2.bias"] / batch.num_train[:, None]}
+
+
+class NoJson(Sound):
+    def diagnostics(self, server: Any, message: fs.Message) -> dict[str, Any]:
+        return {"sizes": message["num_train"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdlePreset(fs.FedAvg):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"idle": {"local_epochs": 5}}
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule"),
+    [
+        (Undescribed, "described"),
+        (Untold, "described"),
+        (Random, "same_seed_same_bits"),
+        (InPlace, "arguments_unchanged"),
+        (ChangesDownlink, "arguments_unchanged"),
+        (Leaky, "no_data_of_others"),
+        (ByPlace, "stacked_as_alone"),
+        (Secretive, "messages_documented"),
+        (Boastful, "messages_documented"),
+        (Flat, "messages_documented"),
+        (Forgetful, "states_hold_everything"),
+        (Greedy, "snapshot_predicts"),
+        (Divides, "awkward_clients"),
+        (NoJson, "awkward_clients"),
+        (IdlePreset, "presets_run"),
+    ],
+)
+def test_a_broken_algorithm_is_caught_by_the_rule_that_it_breaks(broken: type[Any], rule: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        fs.testing.check_algorithm(broken, backbone="gcn")
+    assert str(caught.value).startswith(f"{rule}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_every_rule_has_an_algorithm_that_breaks_it() -> None:
+    (cases,) = [mark.args[1] for mark in test_a_broken_algorithm_is_caught_by_the_rule_that_it_breaks.pytestmark]
+    rules = {rule.__name__ for rule in testing.RULES} | {"described", "presets_run"}
+    assert {rule for _, rule in cases} == rules
+
+
+@pytest.mark.parametrize("sound", [Sound, Sound(local_epochs=2), "fedavg"])
+def test_a_sound_algorithm_passes(sound: Any) -> None:
+    fs.testing.check_algorithm(sound, backbone=["gcn", "mlp"])
+
+
+def test_an_object_is_checked_with_its_settings() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Sometimes(fs.FedAvg):
+        leak: bool = fs.setting(False, "tell others about it")
+
+        def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+            client, uplink = super().client_update(client, message, batch, seed)
+            return client, {k: v.mean(0).expand_as(v) for k, v in uplink.items()} if self.leak else uplink
+
+    fs.testing.check_algorithm(Sometimes, backbone="mlp")
+    with pytest.raises(AssertionError, match="no_data_of_others"):
+        fs.testing.check_algorithm(replace(Sometimes(), leak=True), backbone="mlp")
+
+
+def test_it_needs_no_pytest() -> None:
+    code = "import sys; import fedspray.testing; assert 'pytest' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
