@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from play import Play, build, finite, same
 from torch import Tensor
@@ -67,6 +67,7 @@ def labelled_graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]], list[i
     return size, edges, labels, train, draw(st.sampled_from(train))
 
 
+@settings(deadline=None)
 @given(labelled_graphs())
 def test_a_node_never_sees_its_own_label(drawn: tuple[int, list[tuple[int, int]], list[int], list[int], int]) -> None:
     """What the teacher says of a training node, and all it looks at, is the same whatever the node's label is."""
