@@ -71,6 +71,7 @@ def test_the_picture_shows_mean_range_and_reported_rounds(result: fs.RunResult) 
     dots = [c for c in axes.collections if hasattr(c, "get_sizes") and len(c.get_sizes())]
     best = [seed.metrics["best_round"] for seed in result.seeds]
     assert np.asarray(dots[0].get_offsets())[:, 0].tolist() == best
+    assert result.plot("val")._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(fs.InputError, match="part is 'tests', but must be"):
         result.plot("tests")
 
@@ -161,6 +162,15 @@ def test_load_tells_what_it_is(federation: fs.Federation, result: fs.RunResult, 
     }
     for name, kind in kinds.items():
         assert type(fs.load(tmp_path / name)) is kind
+    (tmp_path / "graphs").mkdir()
+    federation.clients[0].graph.to_npz(tmp_path / "graphs" / "north.npz")
+    assert isinstance(fs.load(tmp_path / "graphs"), fs.Federation)
+    compared = fs.load(tmp_path / "comparison")
+    assert isinstance(compared, fs.ComparisonResult)
+    again = fs.load(compared.save(tmp_path / "again"))
+    assert isinstance(again, fs.ComparisonResult)
+    assert again.table.equals(compared.table)
+    assert again.summary["pages"] == []  # what pages are made of was not kept
     (tmp_path / "run" / "result.json").unlink()
     (tmp_path / "notes.txt").touch()
     for wrong in ("run", "nowhere", "notes.txt", "federation/clients"):
@@ -168,7 +178,9 @@ def test_load_tells_what_it_is(federation: fs.Federation, result: fs.RunResult, 
             fs.load(tmp_path / wrong)
 
 
-def test_a_broken_run_is_resumed_from_python(federation: fs.Federation, tmp_path: Path) -> None:
+def test_a_broken_run_is_resumed_from_python(
+    federation: fs.Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = fs.run(federation, rounds=5, hidden=8, out=tmp_path / "whole")
     settings, _ = runs.load_settings(tmp_path / "whole")
     runs.begin(tmp_path / "broken", federation, settings, None)
@@ -181,7 +193,9 @@ def test_a_broken_run_is_resumed_from_python(federation: fs.Federation, tmp_path
         runs.carry_out(federation, settings, tmp_path / "broken", checkpoint_every=1, on_record=crash)
     with pytest.raises(fs.InputError, match="was begun from Python"):
         fs.resume(tmp_path / "broken")
+    monkeypatch.setattr(progress, "is_interactive", lambda: True)
     resumed = fs.resume(tmp_path / "broken", federation)
+    assert "5/5" in capsys.readouterr().err
     assert resumed.summary()["models"] == whole.summary()["models"]
     assert fs.resume(tmp_path / "broken").summary()["models"] == whole.summary()["models"]
 
@@ -228,7 +242,13 @@ def test_a_comparison_holds_the_figures_of_single_runs(federation: fs.Federation
     assert json.loads((tmp_path / "comparison.json").read_text())["rows"] == more.summary["rows"]
 
 
-def test_backbones_replace_those_of_the_methods(federation: fs.Federation) -> None:
+def test_worker_processes_find_a_federation_of_python() -> None:
+    given: dict[str, Any] = {"rounds": 2, "seeds": 2, "hidden": 4, "bootstrap": 0}
+    here, elsewhere = (fs.compare(ragged_federation(), ["local", fs.FedAvg()], jobs=jobs, **given) for jobs in (1, 2))
+    assert elsewhere.per_seed.equals(here.per_seed)
+
+
+def test_backbones_replace_those_of_the_methods(federation: fs.Federation, tmp_path: Path) -> None:
     given: dict[str, Any] = {"rounds": 1, "bootstrap": 0}
     own = fs.compare(federation, [fs.Local(backbone=fs.SAGE(hidden=4)), fs.FedAvg(backbone=fs.SAGE(hidden=6))], **given)
     assert [row["settings"]["hidden"] for row in own.summary["rows"]] == [4, 6]
@@ -244,7 +264,8 @@ def test_backbones_replace_those_of_the_methods(federation: fs.Federation) -> No
         {"methods": ["local"], "hiden": 3},
     ):
         with pytest.raises(fs.InputError):
-            fs.compare(federation, **{"rounds": 1, **wrong})  # type: ignore[arg-type]
+            fs.compare(federation, **{"rounds": 1, "out": tmp_path / "never", **wrong})  # type: ignore[arg-type]
+        assert not (tmp_path / "never").exists()
 
 
 def test_several_federations_and_splits_of_their_own() -> None:

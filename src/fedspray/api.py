@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +14,8 @@ from typing import Any
 from fedspray import progress as bars
 from fedspray.data import statistics
 from fedspray.data.federation import Client, Federation
-from fedspray.data.graph import Graph, repeated
+from fedspray.data.graph import Graph, as_integers, repeated
+from fedspray.data.reading import read_federation
 from fedspray.errors import InputError, MissingDataError
 from fedspray.objects import (
     DEFAULT_BACKBONE,
@@ -86,7 +89,7 @@ def run(
     given = dict(chosen.values) if rounds is None else {**chosen.values, "rounds": rounds}
     listed = _seeds(seeds)
     settings = RunSettings(algorithm=chosen.algorithm, backbone=chosen.backbone, preset=preset, values=given)
-    with _rounds_bar(progress, settings, len(listed), on_record) as heard:
+    with _rounds_bar(progress, settings, listed, on_record) as heard:
         return runs.run(
             federation,
             algorithm=chosen.algorithm,
@@ -118,7 +121,7 @@ def resume(folder: str | Path, federation: Federation | None = None, *, progress
     if federation is None and content["source"] is None:
         raise InputError(f"{target} was begun from Python, so its federation is not known: give it as well")
     own = open_source(content["source"]) if federation is None else federation
-    with _rounds_bar(progress, settings, len(settings.seeds), None) as heard:
+    with _rounds_bar(progress, settings, settings.seeds, None) as heard:
         return runs.carry_out(own, settings, target, threads=content["threads"], on_record=heard)
 
 
@@ -156,19 +159,20 @@ def compare(
         values: any setting, for all methods; stronger than an object's.
     """
     with _kept_in(out) as folder:
-        content: dict[str, Any] = {"keep_split": keep_split}
-        content["compare"] = {
-            "datasets": _datasets(data, folder),
-            "seeds": _seeds(seeds),
-            **_methods(methods, backbones, jobs),
-            **({} if reference is None else {"reference": reference}),
-        }
+        federations, named = _datasets(data, folder / "data")
+        compared = {"datasets": named, "seeds": _seeds(seeds), **_methods(methods, backbones, jobs)}
+        if reference is not None:
+            compared["reference"] = reference
         settings = values if rounds is None else {**values, "rounds": rounds}
-        plan = Plan.from_values(content, "compare", {"": settings})
+        plan = Plan.from_values({"keep_split": keep_split, "compare": compared}, "compare", {"": settings})
+        workers = Workers(jobs, threads)
+        for target, federation in federations.items():
+            if not target.exists():
+                federation.save(target)
         rows = plan.rows()
         # Seed by seed, so that what is there after a while can be compared.
         cells = [cell for seed in plan.seeds for row in rows for cell in row.cells([seed])]
-        grid = Grid(cells, folder / "cells", Workers(jobs, threads))
+        grid = Grid(cells, folder / "cells", workers)
         with bars.cells_bar(grid) if progress and bars.is_interactive() else nullcontext():
             outcomes = grid.run()
         entries = [Entry.of(row, outcomes[i :: len(rows)]) for i, row in enumerate(rows)]
@@ -197,6 +201,8 @@ def load(path: str | Path) -> Loaded:
         if (source / name).is_file() or (source.is_file() and source.suffix == name):
             found: Loaded = read(source)
             return found
+    if any(source.glob("*.npz")):  # a graph for each client
+        return read_federation(source)
     raise InputError(f"{source} cannot be loaded: give {_LOADABLE}")
 
 
@@ -240,10 +246,10 @@ def report(
         for number, result in enumerate(listed):
             if not isinstance(result, RunResult | str | Path):
                 raise InputError(f"a result is a {type(result).__name__}, but must be a run's result or folder")
-            kept = result.folder if isinstance(result, RunResult) else Path(result)
-            if kept is None and isinstance(result, RunResult):
-                kept = result.save(Path(temporary) / f"run-{number}")
-            folders.append(kept or Path())
+            if isinstance(result, RunResult):
+                folders.append(result.folder or result.save(Path(temporary) / f"run-{number}"))
+            else:
+                folders.append(Path(result))
         return write_report(folders, out, reference=reference)
 
 
@@ -261,19 +267,19 @@ def _seeds(given: int | Iterable[int]) -> list[int]:
         return list(range(given))
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InputError(f"seeds is {given!r}, but must be how many, or a list of whole numbers")
-    return list(given)
+    found: list[int] = as_integers("seeds", list(given)).tolist()
+    return found
 
 
 @contextmanager
 def _rounds_bar(
-    wanted: bool, settings: RunSettings, num_seeds: int, on_record: OnRecord | None
+    wanted: bool, settings: RunSettings, seeds: Sequence[int], on_record: OnRecord | None
 ) -> Iterator[OnRecord | None]:
     """Passes records on, to a bar too if somebody is watching."""
     if not wanted or not bars.is_interactive():
         yield on_record
         return
-    rounds = settings.build()[1].rounds
-    with bars.rounds_bar(rounds * num_seeds, settings.algorithm) as show:
+    with bars.rounds_bar(settings.build()[1].rounds, seeds, settings.algorithm.rpartition(":")[2]) as show:
 
         def heard(seed: int, record: dict[str, Any]) -> None:
             show(seed, record)
@@ -292,23 +298,24 @@ def _kept_in(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _datasets(data: object, folder: Path) -> list[dict[str, str]]:
-    """The data as entries of ``[compare]``; federations are saved, so that worker processes find them."""
+def _datasets(data: object, folder: Path) -> tuple[dict[Path, Federation], list[dict[str, str]]]:
+    """Where to save federations, so that worker processes find them, and the data as entries of ``[compare]``."""
     listed = [data] if isinstance(data, Federation | str | Path) else data
     if not isinstance(listed, Sequence):
         raise InputError(f"data is a {type(data).__name__}, but must be a Federation, a name, a path or a list of them")
-    entries = []
-    for number, each in enumerate(listed):
+    federations, entries = {}, []
+    for each in listed:
         if isinstance(each, str | Path):
             entries.append({"dataset": str(each)})
         elif isinstance(each, Federation):
-            kept = folder / "data" / f"{number}-{each.fingerprint()[:12]}-{each.split_fingerprint()[:12]}"
-            if not kept.exists():
-                each.save(kept)
-            entries.append({"name": each.name, "dataset": str(kept)})
+            identity = [each.name, dict(each.settings), each.fingerprint(), each.split_fingerprint()]
+            digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+            target = folder.absolute() / digest[:16]
+            federations[target] = each
+            entries.append({"name": each.name, "dataset": str(target)})
         else:
             raise InputError(f"data holds a {type(each).__name__}, but must be Federations, names or paths")
-    return entries
+    return federations, entries
 
 
 def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,14 @@ def is_interactive() -> bool:
 
 
 @contextmanager
-def rounds_bar(total: int, label: str) -> Iterator[Callable[[int, dict[str, Any]], None]]:
+def rounds_bar(rounds: int, seeds: Sequence[int], label: str) -> Iterator[Callable[[int, dict[str, Any]], None]]:
     """One bar for all rounds of all seeds; call what it gives with the seed and each record."""
-    with _bar(total, label, "round") as bar:
+    with _bar(rounds * len(seeds), label, "round") as bar:
 
         def show(seed: int, record: dict[str, Any]) -> None:
             figures = {name: percent(record["val"][name]) for name in ("overall", "minority")}
             bar.set_postfix({"seed": seed, **figures}, refresh=False)
-            bar.update()
+            bar.update(rounds * seeds.index(seed) + record["round"] - bar.n)  # a resumed run begins in the middle
 
         yield show
 
@@ -59,6 +60,8 @@ def cells_bar(grid: Grid) -> Iterator[None]:
 
 
 def _bar(total: int, label: str, unit: str) -> Any:
-    from tqdm.auto import tqdm
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without a notebook's widgets the bar is one of text, as in a terminal
+        from tqdm.auto import tqdm
 
     return tqdm(total=total, desc=label, unit=unit, dynamic_ncols=True)

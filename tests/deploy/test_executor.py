@@ -236,7 +236,7 @@ def no_room(job: Job, _: pytest.MonkeyPatch) -> None:
         (no_data, "MissingDataError", "secret does not exist"),
         (no_graph, "InputError", "secret.npz is not an npz file"),
         (odd_value, "InputError", "features of node 1 contain -inf"),
-        (same_names, "InputError", "two nodes are called 'secret'"),
+        (same_names, "InputError", "nodes 0 and 1 have the same name"),
         (other_features, "SchemaError", "the data have 77 features per node, but 5 are agreed"),
         (library_error, "KeyError", "'secret'"),
         (no_kit, "MissingDataError", "site.json is missing"),

@@ -56,14 +56,14 @@ class ComparisonResult:
             settings: what runs the rows again, for a column of the CSV file.
         """
         target = Path(folder)
-        sheets = comparison_sheets(self.summary)
-        stale = earlier_pages(target / FILE) - set(self.summary["pages"])
-        content = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
+        sheets, names = comparison_sheets(self.summary), page_names(list(self.pages))
+        stale = earlier_pages(target / FILE) - set(names)
+        content = json.dumps({**self.summary, "pages": names}, indent=2, allow_nan=False, ensure_ascii=False)
         write_file(target / FILE, f"{content}\n")
         write_file(target / "comparison.md", "\n".join(sheet.to_markdown() for sheet in sheets))
         write_file(target / "comparison.tex", "\n".join(sheet.to_latex() for sheet in sheets))
         write_file(target / "comparison.csv", comparison_csv(self.summary, settings))
-        for comparison, name in zip(self.pages.values(), self.summary["pages"], strict=False):
+        for comparison, name in zip(self.pages.values(), names, strict=True):
             write_page(comparison, target / name)
         for name in stale:
             (target / name).unlink(missing_ok=True)
@@ -72,7 +72,15 @@ class ComparisonResult:
     @property
     def table(self) -> pd.DataFrame:
         """One row per data set, backbone and method: mean and standard deviation of every metric on test nodes."""
-        return self._frame(lambda score: {"": score["mean"], "_std": score["std"]})
+        import pandas as pd
+
+        rows = []
+        for row in self.summary["rows"]:
+            rows.append({**_place(row), "seeds": len(row["seeds"])})
+            for name in METRICS:
+                if name in row:
+                    rows[-1] |= {name: row[name]["mean"], f"{name}_std": row[name]["std"]}
+        return pd.DataFrame(rows)
 
     @property
     def per_seed(self) -> pd.DataFrame:
@@ -97,15 +105,6 @@ class ComparisonResult:
     def failures(self) -> list[Json]:
         """Cells that failed, and why."""
         return list(self.summary["failures"])
-
-    def _frame(self, columns: Any) -> pd.DataFrame:
-        import pandas as pd
-
-        rows = []
-        for row in self.summary["rows"]:
-            found = {f"{name}{end}": v for name in METRICS if name in row for end, v in columns(row[name]).items()}
-            rows.append({**_place(row), "seeds": len(row["seeds"]), **found})
-        return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
         rows = self.summary["rows"]

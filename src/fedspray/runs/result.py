@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,8 +185,6 @@ class RunResult:
         """
         from matplotlib.figure import Figure
 
-        if "IPython" in sys.modules:
-            import matplotlib.pyplot  # noqa: F401  # teaches a notebook how to show a figure
         if part not in ("train", "val", "test"):
             raise InputError(f"part is {part!r}, but must be train, val or test")
         figure = Figure(figsize=(7, 4), layout="constrained")
@@ -208,6 +207,7 @@ class RunResult:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
         axes.legend(frameon=False)
+        setattr(figure, "_repr_png_", partial(_png, figure))  # noqa: B010  # how a notebook shows it, without pyplot
         return figure
 
     def summary(self) -> Json:
@@ -235,6 +235,12 @@ class RunResult:
             rows.append(["mean", "", *(percent_spread(vars(self.score(name))) for name in names)])
         title = ", ".join(str(self.header[name]) for name in ("dataset", "algorithm", "backbone"))
         return table(f"{title}: test accuracy in %", ["seed", "round", *(METRICS[n].title for n in names)], rows)
+
+
+def _png(figure: Figure) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=100)
+    return content.getvalue()
 
 
 def spread(values: list[float | None]) -> Json:

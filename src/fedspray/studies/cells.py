@@ -13,14 +13,15 @@ import inspect
 import json
 import re
 import sys
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fedspray import algorithms
 from fedspray.data.federation import Federation
-from fedspray.errors import InputError
 from fedspray.runs.experiment import open_source
 from fedspray.runs.settings import RunSettings, deciding, describe
 
@@ -137,12 +138,13 @@ def _outside_code(run: RunSettings) -> dict[str, str]:
 
 
 def _source(name: str) -> str:
-    """The text of an outside class's module or, in a notebook, which has no such text, of the class alone."""
+    """The text of an outside class's module; a notebook has none, so there every definition counts as another."""
     module_name, _, attribute = name.partition(":")
     module = sys.modules[module_name]
-    for part in (module, getattr(module, attribute)):
-        try:
-            return inspect.getsource(part)
-        except (OSError, TypeError):
-            continue
-    raise InputError(f"the source of {name!r} cannot be read, but tells its results apart: move it into a file")
+    try:
+        return inspect.getsource(module)
+    except (OSError, TypeError):
+        return _without_text.setdefault(getattr(module, attribute), uuid.uuid4().hex)
+
+
+_without_text: WeakKeyDictionary[type, str] = WeakKeyDictionary()
