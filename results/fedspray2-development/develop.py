@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from fedspray.datasets.coauthor import read_coauthor
 
 import fedspray
 from fedspray import Federation, build_federation
 from fedspray.data.federation import Client, Split
 from fedspray.data.graph import UNLABELLED
+from fedspray.datasets.gnn_benchmark import read_npz
 from fedspray.seeds import generator
 
 TRIALS = Path(__file__).with_name("trials.csv")
@@ -51,7 +51,7 @@ def federation_of(dataset: str, seed: int) -> Federation:
     elif dataset == "computers":  # the same file format as Coauthor's
         raw = Path(os.environ["FEDSPRAY_DATA"]) / "Computers" / "raw" / "amazon_electronics_computers.npz"
         with tempfile.TemporaryDirectory() as folder:
-            read_coauthor(raw).to_npz(Path(folder) / "computers.npz")
+            read_npz(raw).to_npz(Path(folder) / "computers.npz")
             whole = build_federation(Path(folder) / "computers.npz", partitioner="louvain", clients=10, seed=seed)
     else:
         whole = build_federation(dataset, partitioner="louvain", clients=10, seed=seed)
