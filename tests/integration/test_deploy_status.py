@@ -82,6 +82,7 @@ def test_the_states_of_a_site(place: Path) -> None:
     assert status(site) == ("stopped", 3, None)
 
 
+@pytest.mark.nightly
 def test_a_copy_and_a_site_that_is_disabled(place: Path) -> None:
     project = Project.open(place / "own")
     site, copy = project.site("bank_00"), place / "copy"
