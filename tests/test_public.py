@@ -89,7 +89,7 @@ def objects(federation: fs.Federation) -> list[Any]:
         *(statistics, statistics.clients[0]),
         *(result, result.seeds[0], result.models["north"], result.overall, result.minority),
         fs.compare(federation, ["local", fs.FedAvg()], backbones=fs.MLP(hidden=4), rounds=1, bootstrap=0),
-        fs.Outputs(torch.full((NODES, 2), FEATURE), torch.full((NODES, 4), FEATURE), params),
+        fs.Outputs(torch.full((NODES, 2), FEATURE), torch.full((NODES, 4), FEATURE), fs.Adam(params, state, lr=0.1)),
         *(fs.algorithms.find(name)() for name in fs.algorithms.names()),
         fs.FedSpray(encoder_lr=0.1, proxy_lr=0.2, confidence=0.9, backbone=fs.GAT(heads=2, hidden=16)),
         *(fs.backbones.make(name) for name in fs.backbones.names()),

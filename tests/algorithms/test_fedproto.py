@@ -14,6 +14,7 @@ from fedspray.algorithms.fedproto import FedProto, ServerState
 from fedspray.data.federation import Federation, Split
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
+from fedspray.nn.optim import Adam, AdamState
 from fedspray.seeds import generator
 
 
@@ -53,7 +54,7 @@ def test_the_distance_to_the_prototypes_by_hand() -> None:
     message = {"prototypes": prototypes.expand(3, 3, 3), "known": torch.tensor([1.0, 1.0, 0.0]).double().expand(3, 3)}
     loss = last_loss(game.algorithm, game.client, message, batch)
     ones = torch.ones(batch.num_nodes, 3, dtype=torch.float64)
-    pull = loss(Outputs(ones, ones, {})) - supervised_loss(ones, batch)
+    pull = loss(Outputs(ones, ones, Adam({}, AdamState.zeros({}, 3), lr=1))) - supervised_loss(ones, batch)
     counts = batch.train_class_counts
     expected = 0.5 * (3 * counts[:, 0] + 1 * counts[:, 1]) / counts.sum(dim=1)
     assert counts[:, :2].sum() > 0

@@ -13,6 +13,8 @@ from fedspray.algorithms.fedprox import FedProx
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
+from fedspray.nn.optim import Adam, AdamState
+from fedspray.nn.tree import part_of
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -53,7 +55,10 @@ def test_the_leash_by_hand(name: str, weight: float) -> None:
     moved["linear.bias"][0, 1] -= 4
     moved["linear.weight"][2, 4, 2] += 2
     logits = torch.randn(batch.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    pull = loss(Outputs(logits, logits, moved)) - supervised_loss(logits, batch)
+    start = part_of(game.message, "gnn")
+    steps = Adam(start, AdamState.zeros(start, 3), lr=1)
+    steps.params = moved
+    pull = loss(Outputs(logits, logits, steps)) - supervised_loss(logits, batch)
     assert pull.tolist() == pytest.approx([weight / 2 * 25, 0, weight / 2 * 4])
 
 

@@ -11,6 +11,7 @@ from fedspray import backbones
 from fedspray.algorithms.base import Outputs
 from fedspray.algorithms.moon import MOON
 from fedspray.errors import InputError
+from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import part_of
 
 
@@ -49,7 +50,7 @@ def test_the_loss_by_hand(nodes: str) -> None:
     representation = torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64).expand(batch.num_nodes, 3)
     # -log(e^(1/τ) / (e^(1/τ) + e^(-1/τ))) = log(1 + e^(-2/τ)), and ln 3 for the labels
     expected = math.log(3) + 3 * math.log(1 + math.exp(-4))
-    found = loss(Outputs(logits, representation, towards))
+    found = loss(Outputs(logits, representation, Adam(towards, AdamState.zeros(towards, 3), lr=1)))
     assert torch.allclose(found, torch.full((3,), expected, dtype=torch.float64))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from toys import ragged_federation, stack
 
@@ -28,12 +29,11 @@ def test_leaving_out_unused_feature_columns_changes_rounding_at_most() -> None:
     assert 0 < len(batch.rows.columns) < 3 * 5
     backbone = GCN(hidden=4)
     params = backbone.init_params(federation.task, batch, seed=0)
-    used = batch.used_columns(backbone.feature_weights)
     results = []
-    for memory in (AdamState.zeros(params, 3), AdamState.zeros(params, 3, used)):
+    for memory in (AdamState.zeros(params, 3), AdamState.zeros(params, 3, batch.rows, backbone.feature_weights)):
         weights = params
         for _ in range(3):  # rounds
-            steps = Adam(weights, memory, lr=0.05, columns=batch.rows.columns)
+            steps = Adam(weights, memory, lr=0.05, rows=batch.rows)
             for epoch in range(2):
                 steps.step(supervised_loss(backbone.train_outputs(steps.params, batch, 0, epoch)[1], batch))
             weights, memory = steps.result()
@@ -53,7 +53,7 @@ def test_leaving_out_unused_feature_columns_changes_rounding_at_most() -> None:
 def test_moments_of_used_columns_are_cut_by_client() -> None:
     federation, batch = sparse_batch()
     params = GCN(hidden=4).init_params(federation.task, batch, seed=0)
-    state = AdamState.zeros(params, 3, batch.used_columns(["conv1.weight"]))
+    state = AdamState.zeros(params, 3, batch.rows, ["conv1.weight"])
     moments = state.used_first["conv1.weight"]
     moments.copy_(torch.arange(len(moments))[:, None])
     parts = tree.split(state, batch)
@@ -61,3 +61,42 @@ def test_moments_of_used_columns_are_cut_by_client() -> None:
     assert [(len(part.used_first["conv1.weight"]),) for part in parts] == singles
     joined = torch.cat([part.used_first["conv1.weight"] for part in parts])
     assert torch.equal(joined, state.used_first["conv1.weight"])
+
+
+def test_what_a_loss_asks_of_weights_that_are_trained_in_part() -> None:
+    """Numbers of the clients, and distances from the start, as if all weights were there; other weights are refused."""
+    federation, batch = sparse_batch()
+    params = GCN(hidden=4).init_params(federation.task, batch, seed=0)
+    part, whole = (
+        Adam(params, state, lr=0.05, rows=batch.rows)
+        for state in (AdamState.zeros(params, 3, batch.rows, ["conv1.weight"]), AdamState.zeros(params, 3))
+    )
+    for steps in (part, whole):
+        for epoch in range(2):
+            _, logits = GCN(hidden=4).train_outputs(steps.params, batch, 0, epoch)
+            steps.step(supervised_loss(logits, batch) + 0.1 * steps.distance(params))
+    assert part.distance(params).tolist() == pytest.approx(whole.distance(params).tolist(), rel=1e-4)
+    assert min(part.distance(params).tolist()) > 0
+    numbers = part.per_weight(torch.tensor([2.0, 3.0, 5.0]))
+    assert numbers["conv1.bias"].tolist() == [2, 3, 5]
+    assert numbers["conv1.weight"].tolist() == [
+        (2.0, 3.0, 5.0)[k] for k, size in enumerate(batch.rows.columns_by_client) for _ in range(size)
+    ]
+    assert whole.all_params.keys() == params.keys()
+    with pytest.raises(ValueError, match="AdamState"):
+        part.all_params  # noqa: B018
+    with pytest.raises(ValueError, match="AdamState"):
+        part.distance({name: value + 1 for name, value in params.items()})
+    with pytest.raises(ValueError, match="rows"):
+        Adam(params, part.result()[1], lr=0.05)
+
+
+def test_a_forgotten_memory_is_an_empty_one() -> None:
+    federation, batch = sparse_batch()
+    params = GCN(hidden=4).init_params(federation.task, batch, seed=0)
+    empty = AdamState.zeros(params, 3, batch.rows, ["conv1.weight"])
+    steps = Adam(params, empty, lr=0.05, rows=batch.rows)
+    steps.step(supervised_loss(GCN(hidden=4).train_outputs(steps.params, batch, 0, 0)[1], batch))
+    kept, forgotten = (tree.flatten(state) for state in (empty, steps.result()[1].forgotten()))
+    assert kept.keys() == forgotten.keys()
+    assert all(torch.equal(kept[name], forgotten[name]) for name in kept)

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from fedspray.algorithms._averaging import AveragingServer, ServerState
@@ -125,7 +124,7 @@ class APFL(AveragingServer[ClientState]):
         for epoch in range(self.local_epochs):
             alpha = alpha.detach().requires_grad_()
             _, logits = self.backbone.train_outputs(shared.params, batch, seed, epoch)
-            mixed = self._mixed_logits(alpha, personal.params, shared.params, logits, batch, seed, epoch)
+            mixed = self._mixed_logits(alpha, personal, shared.params, logits, batch, seed, epoch)
             shared.step(supervised_loss(logits, batch) + supervised_loss(mixed, batch), personal)
             if self.alpha_update == "step" or (self.alpha_update == "round" and epoch == 0):
                 alpha = self._step_alpha(alpha)
@@ -140,7 +139,8 @@ class APFL(AveragingServer[ClientState]):
         """The mixture of v and w."""
         shared = client.shared if self.predict_with == "own" else part_of(message, "gnn")
         if self.mix == "params":
-            return self.backbone.logits(self._mix_params(client.alpha, client.personal, shared, batch), batch)
+            shares = dict.fromkeys(shared, client.alpha)
+            return self.backbone.logits(_mix_params(shares, client.personal, shared), batch)
         own = self.backbone.logits(client.personal, batch)
         return _mix(ops.per_row(client.alpha, batch.rows), own, self.backbone.logits(shared, batch))
 
@@ -149,24 +149,15 @@ class APFL(AveragingServer[ClientState]):
         return self.start_optimizer(params, state, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
 
     def _mixed_logits(
-        self, alpha: Tensor, personal: Params, shared: Params, logits: Tensor, batch: GraphBatch, seed: int, epoch: int
+        self, alpha: Tensor, personal: Adam, shared: Params, logits: Tensor, batch: GraphBatch, seed: int, epoch: int
     ) -> Tensor:
         """Logits of the mixture, with gradients to v and α but none to w (``logits`` are w's own)."""
         if self.mix == "params":
             constant = {name: value.detach() for name, value in shared.items()}
-            return self.backbone.train_outputs(self._mix_params(alpha, personal, constant, batch), batch, seed, epoch)[
-                1
-            ]
-        _, own = self.backbone.train_outputs(personal, batch, seed, epoch)
+            mixture = _mix_params(personal.per_weight(alpha), personal.params, constant)
+            return self.backbone.train_outputs(mixture, batch, seed, epoch)[1]
+        _, own = self.backbone.train_outputs(personal.params, batch, seed, epoch)
         return _mix(ops.per_row(alpha, batch.rows), own, logits.detach())
-
-    def _mix_params(self, alpha: Tensor, own: Params, shared: Params, batch: GraphBatch) -> Params:
-        """v̄, client by client."""
-        shares = dict.fromkeys(own, alpha)
-        for name in self.backbone.feature_weights:
-            if own[name].dim() == 2:  # the rows in use alone
-                shares[name] = alpha.repeat_interleave(torch.tensor(batch.rows.columns_by_client))
-        return {name: _mix(shares[name], own[name], shared[name]) for name in own}
 
     def _step_alpha(self, alpha: Tensor) -> Tensor:
         """One step down the gradient that the last backward pass left on α."""
@@ -174,6 +165,11 @@ class APFL(AveragingServer[ClientState]):
         gradient = alpha.grad.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) + self.alpha_decay * alpha.detach()
         rate = self.backbone.lr if self.alpha_lr is None else self.alpha_lr
         return (alpha.detach() - rate * gradient).clamp(0, 1)
+
+
+def _mix_params(shares: Params, own: Params, shared: Params) -> Params:
+    """v̄, weight by weight."""
+    return {name: _mix(shares[name], own[name], shared[name]) for name in own}
 
 
 def _mix(alpha: Tensor, own: Tensor, shared: Tensor) -> Tensor:

@@ -39,8 +39,13 @@ class Outputs:
     """[N, C]."""
     representation: Tensor
     """[N, H]: what enters the output layer (the logits, where there is no hidden layer)."""
-    params: Params
-    """The weights, [K, …]; feature weights are only their `ops.used_rows` unless the optimizer was begun `whole`."""
+    optimizer: Adam
+    """What takes the steps. A loss may use its `distance` from the start of the round."""
+
+    @property
+    def params(self) -> Params:
+        """The weights, [K, …]. A loss that looks at them needs an optimizer that begins with `AdamState.zeros`."""
+        return self.optimizer.all_params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,29 +161,28 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         steps = self.start_optimizer(params, optimizer, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
         for epoch in range(self.local_epochs):
             representation, logits = self.backbone.train_outputs(steps.params, batch, seed, epoch)
-            steps.step(loss(Outputs(logits, representation, steps.params)))
+            steps.step(loss(Outputs(logits, representation, steps)))
         return steps.result()
 
     def empty_optimizer(
         self,
         params: Params,
         batch: GraphBatch,
-        feature_weights: Iterable[str] | None = None,
+        on_features: Iterable[str] | None = None,
         *,
-        whole: bool = False,
+        weight_decay: float | None = None,
     ) -> AdamState:
-        """Adam's memory before the first step.
+        """Adam's memory before the first step, for a loss that looks at outputs and not at the weights themselves.
 
         Args:
             params: the weights, [K, …].
             batch: the clients.
-            feature_weights: those that meet the features through `ops.feature_linear` alone; None: the backbone's.
-            whole: whether a loss looks at `Outputs.params`. If not, feature weights of columns that no node of a
-                client uses have no gradient, and training leaves them out.
+            on_features: those that meet the features, through `ops.feature_linear` alone; None: the backbone's.
+            weight_decay: what the steps will be taken with; None: the backbone's.
         """
-        may_leave_out = not whole and self.backbone.weight_decay == 0
-        names = self.backbone.feature_weights if feature_weights is None else feature_weights
-        return AdamState.zeros(params, batch.num_clients, batch.used_columns(names) if may_leave_out else None)
+        decay = self.backbone.weight_decay if weight_decay is None else weight_decay
+        names = self.backbone.feature_weights if on_features is None else on_features
+        return AdamState.zeros(params, batch.num_clients, batch.rows, () if decay else names)
 
     def start_optimizer(
         self,
@@ -191,9 +195,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         eps: float = 1e-8,
     ) -> Adam:
         """Adam for one round, from its kept moments or, with `reset_optimizer`, from none."""
-        if self.reset_optimizer:
-            state = AdamState.zeros(params, batch.num_clients, batch.used_columns(state.used_first))
-        return Adam(params, state, lr=lr, weight_decay=weight_decay, eps=eps, columns=batch.rows.columns)
+        state = state.forgotten() if self.reset_optimizer else state
+        return Adam(params, state, lr=lr, weight_decay=weight_decay, eps=eps, rows=batch.rows)
 
 
 def supervised_loss(logits: Tensor, batch: GraphBatch) -> Tensor:

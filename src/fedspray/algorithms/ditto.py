@@ -60,11 +60,9 @@ class Ditto(_averaging.AveragingServer[ClientState]):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The personal model starts as the global one; both optimizers are empty."""
         gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(
-            gnn_optimizer=self.empty_optimizer(gnn, batch),
-            personal=gnn,
-            personal_optimizer=self.empty_optimizer(gnn, batch, whole=self.proximal_weight > 0),
-        )
+        alone = self.empty_optimizer(gnn, batch)
+        leashed = AdamState.zeros(gnn, batch.num_clients) if self.proximal_weight else alone
+        return ClientState(gnn_optimizer=alone, personal=gnn, personal_optimizer=leashed)
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
@@ -79,7 +77,7 @@ class Ditto(_averaging.AveragingServer[ClientState]):
             supervised = supervised_loss(out.logits, batch)
             if self.proximal_weight == 0:
                 return supervised
-            return supervised + self.proximal_weight / 2 * ops.squared_distance(out.params, received)
+            return supervised + self.proximal_weight / 2 * out.optimizer.distance(received)
 
         # The round's seed serves both models: with dropout, each sees the masks that it would see alone.
         personal, optimizer = self.fit(client.personal, client.personal_optimizer, batch, seed, loss)

@@ -43,16 +43,12 @@ class FedProx(FedAvg):
     ) -> tuple[ClientState, Message]:
         """E steps from the global model, with the proximal term."""
         start = part_of(message, "gnn")
-        # Feature weights that no node of the client uses have no gradient and stay where they are, at distance 0.
-        used = batch.used_columns(client.gnn_optimizer.used_first)
-        centre = {**start, **{name: ops.used_rows(start[name], columns) for name, columns in used.items()}}
 
         def loss(out: Outputs) -> Tensor:
             supervised = supervised_loss(out.logits, batch)
             if self.proximal_weight == 0:
                 return supervised
-            distance = ops.squared_distance(out.params, centre, batch.rows, used)
-            return supervised + self.proximal_weight / 2 * distance
+            return supervised + self.proximal_weight / 2 * out.optimizer.distance(start)
 
         gnn, optimizer = self.fit(start, client.gnn_optimizer, batch, seed, loss)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}

@@ -206,12 +206,13 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         gnn = self.backbone.init_params(task, batch, seed, common=self.gnn_start == "common")
         encoder = expand(self.init_server(task, seed).encoder, batch.num_clients)
         encoder = {name: value.to(batch.dtype) for name, value in encoder.items()}
-        used = batch.used_columns(["embedding.weight"] if self.encoder_weight_decay == 0 else [])
         proxies = torch.full((len(batch.train), self.proxy_dim), 0.1 * self.use_proxies, dtype=batch.dtype)
         return ClientState(
             gnn=gnn,
             gnn_optimizer=self.empty_optimizer(gnn, batch),
-            encoder_optimizer=AdamState.zeros(encoder, batch.num_clients, used),
+            encoder_optimizer=self.empty_optimizer(
+                encoder, batch, ["embedding.weight"], weight_decay=self.encoder_weight_decay
+            ),
             node_proxies=proxies,
             proxy_optimizer=AdamState.zeros({"node": proxies}, batch.num_clients),
         )

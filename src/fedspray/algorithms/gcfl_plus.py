@@ -27,6 +27,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed
 
 
@@ -90,9 +91,9 @@ class GCFLPlus(GCFL):
         return similarities
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """An empty optimizer of whole weights, for the norms of all gradients."""
+        """An empty optimizer of all weights, for the norms of all gradients."""
         gnn = self.backbone.init_params(task, batch, seed)
-        return ClientState(self.empty_optimizer(gnn, batch, whole=True))
+        return ClientState(AdamState.zeros(gnn, batch.num_clients))
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int

@@ -196,11 +196,6 @@ class GraphBatch:
         """N, over all clients of the batch."""
         return self.rows.ptr[-1]
 
-    def used_columns(self, feature_weights: Iterable[str]) -> dict[str, Tensor]:
-        """`NodeRows.columns` for each of these weights; nothing where features are dense."""
-        columns = self.rows.columns
-        return {} if columns is None else dict.fromkeys(feature_weights, columns)
-
     @cached_property
     def num_train(self) -> Tensor:
         """[K]: training nodes of each client, in the batch's own dtype."""

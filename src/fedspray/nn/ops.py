@@ -7,7 +7,7 @@ exactly its own gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -257,24 +257,14 @@ def _bias_grad(grad: Tensor, ptr: tuple[int, ...]) -> Tensor:
     return torch.stack([grad[a:b].sum(dim=0) for a, b in pairwise(ptr)])
 
 
-def squared_distance(
-    params: Mapping[str, Tensor], centre: Mapping[str, Tensor], rows: NodeRows | None = None, used: Iterable[str] = ()
-) -> Tensor:
-    """‖a - b‖² over all weights of each client: [K, …] and [K, …] or […] → [K].
+def squared_distance(params: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> Tensor:
+    """‖a - b‖² over all weights of each client: [K, …] and [K, …] or […] → [K]."""
+    return torch.stack([squared_gap(value, centre[name]) for name, value in params.items()]).sum(dim=0)
+
+
+def squared_gap(value: Tensor, centre: Tensor) -> Tensor:
+    """‖a - b‖² along all axes but the first.
 
     Gaps below a millionth count as 0. They are rounding, and Adam would make steps of full size of them.
-
-    Args:
-        params: a.
-        centre: b.
-        rows: the clients' feature rows, if some weights are given by their `used_rows`; the others are equal in both.
-        used: names of such weights.
     """
-    parts = []
-    for name, value in params.items():
-        lengths = functional.hardshrink(value - centre[name], 1e-6).flatten(1).square().sum(dim=1)
-        if name in used:
-            assert rows is not None
-            lengths = lengths.new_zeros(len(rows.sizes)).index_add(0, rows.client_of_column, lengths)
-        parts.append(lengths)
-    return torch.stack(parts).sum(dim=0)
+    return functional.hardshrink(value - centre, 1e-6).flatten(1).square().sum(dim=1)

@@ -6,13 +6,14 @@ out as a tree, so that a client that restarts loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from fedspray.data.batch import NodeRows
 from fedspray.nn import ops
 from fedspray.nn.tree import Params, per_client, per_column
 
@@ -33,19 +34,30 @@ class AdamState:
     """Their second moments."""
 
     @classmethod
-    def zeros(cls, params: Params, num_clients: int, used: Mapping[str, Tensor] | None = None) -> AdamState:
+    def zeros(
+        cls, params: Params, num_clients: int, rows: NodeRows | None = None, on_features: Iterable[str] = ()
+    ) -> AdamState:
         """The state before the first step.
 
         Args:
             params: the weights, [K, …].
             num_clients: K.
-            used: for feature weights [K, F, H], the rows in use (`NodeRows.columns`). Only these will be trained: the
-                others get no gradient, so Adam would leave them as they are.
+            rows: the clients' features.
+            on_features: weights [K, F, H] that a loss sees through `ops.feature_linear` of these features alone. Those
+                that meet a column without a value get no gradient, so Adam neither trains nor remembers them.
         """
-        used = used or {}
+        columns = None if rows is None else rows.columns
+        used = () if columns is None else tuple(on_features)
         whole = {name: p for name, p in params.items() if name not in used}
-        rows = {name: params[name].new_empty(len(columns), params[name].shape[2]) for name, columns in used.items()}
-        return cls(_zeros(whole), _zeros(whole), torch.zeros(num_clients), _zeros(rows), _zeros(rows))
+        size = 0 if columns is None else len(columns)
+        some = {name: params[name].new_empty(size, params[name].shape[2]) for name in used}
+        return cls(_zeros(whole), _zeros(whole), torch.zeros(num_clients), _zeros(some), _zeros(some))
+
+    def forgotten(self) -> AdamState:
+        """The state of before the first step, for the same weights."""
+        moments = (self.first, self.second, self.used_first, self.used_second)
+        first, second, used_first, used_second = (_zeros(part) for part in moments)
+        return AdamState(first, second, torch.zeros_like(self.step), used_first, used_second)
 
 
 class Adam:
@@ -58,12 +70,13 @@ class Adam:
 
     Args:
         params: the weights to start from.
-        state: the memory to start from. Feature weights in its `used_first` are trained in their rows in use alone, as
-            `params[name]` [U, H]; this is exact only without weight decay.
+        state: the memory to start from, which also says whether all weights are trained or only those in use.
         lr: step size.
         weight_decay: L2 penalty.
         eps: Adam's ε.
-        columns: the rows in use.
+        rows: the clients' features, if the state was begun with them.
+
+    `params` are for a network's products. What else a loss wants to know of the weights it asks of the methods.
     """
 
     def __init__(
@@ -74,16 +87,16 @@ class Adam:
         lr: float,
         weight_decay: float = 0.0,
         eps: float = 1e-8,
-        columns: Tensor | None = None,
+        rows: NodeRows | None = None,
     ) -> None:
-        self._start, self._columns, self._num_clients = params, columns, len(state.step)
+        self._start, self._num_clients = params, len(state.step)
         self._used = frozenset(state.used_first)
+        self._columns, self._owners = _columns_in_use(rows) if self._used else (torch.empty(0), torch.empty(0))
         self.params = {
-            name: (_copy(p) if columns is None or name not in self._used else ops.used_rows(p.detach(), columns))
+            name: (self._rows_in_use(name) if name in self._used else _copy(p)).requires_grad_()
             for name, p in params.items()
         }
-        for p in self.params.values():
-            p.requires_grad_()
+        self._centres: Params = {}
         first, second = {**state.first, **state.used_first}, {**state.second, **state.used_second}
         self._first = {name: first[name].clone() for name in params}
         self._second = {name: second[name].clone() for name in params}
@@ -104,6 +117,35 @@ class Adam:
         losses.sum().backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers:
             optimizer._follow_gradients()
+
+    def distance(self, centre: Params) -> Tensor:
+        """‖θ - centre‖² over all weights of each client, [K]; the centre is [K, …]."""
+        lengths = [
+            self._distance_in_use(name, value, centre[name])
+            if name in self._used
+            else ops.squared_gap(value, centre[name])
+            for name, value in self.params.items()
+        ]
+        return torch.stack(lengths).sum(dim=0)
+
+    def _distance_in_use(self, name: str, value: Tensor, centre: Tensor) -> Tensor:
+        if centre is not self._start[name]:
+            raise ValueError(_ALL_WEIGHTS.format("a distance from other weights than those it starts from"))
+        if name not in self._centres:
+            self._centres[name] = self._rows_in_use(name)
+        lengths = ops.squared_gap(value, self._centres[name])
+        return lengths.new_zeros(self._num_clients).index_add(0, self._owners, lengths)
+
+    def per_weight(self, values: Tensor) -> Params:
+        """For each of `params`, the numbers of its clients along its first axis: [K] → [K], or more."""
+        return {name: values.index_select(0, self._owners) if name in self._used else values for name in self.params}
+
+    @property
+    def all_params(self) -> Params:
+        """`params`, each [K, …]: for a loss or a result that looks at the weights themselves."""
+        if self._used:
+            raise ValueError(_ALL_WEIGHTS.format("the weights themselves"))
+        return self.params
 
     def follow(self, gradients: Params) -> None:
         """Takes one step down gradients that somebody else computed."""
@@ -149,9 +191,23 @@ class Adam:
         return {name: self._whole(name, p.detach()) for name, p in self.params.items()}, state
 
     def _whole(self, name: str, value: Tensor) -> Tensor:
-        if name not in self._used or self._columns is None:
+        if name not in self._used:
             return value
         return ops.with_used_rows(self._start[name], self._columns, value)
+
+    def _rows_in_use(self, name: str) -> Tensor:
+        return ops.used_rows(self._start[name].detach(), self._columns)
+
+
+def _columns_in_use(rows: NodeRows | None) -> tuple[Tensor, Tensor]:
+    """Which rows of feature weights are trained, and the position of each one's client."""
+    if rows is None or rows.columns is None:
+        raise ValueError("the optimizer was begun with sparse features, so it needs `rows` to go on")
+    return rows.columns, rows.client_of_column
+
+
+_ALL_WEIGHTS = "the loss looks at {}, so all of them must be trained: begin with AdamState.zeros(params, num_clients)"
+"""A programming error: weights that meet no feature would silently stay behind."""
 
 
 class SGD:
