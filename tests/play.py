@@ -12,8 +12,9 @@ from toys import skewed_federation, stack
 from fedspray.algorithms.base import Outputs
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation
+from fedspray.experiment import RunSettings
 from fedspray.nn.tree import Message
-from fedspray.runs.settings import RunSettings
+from fedspray.runs import settings
 from fedspray.testing import Play as Play
 from fedspray.testing import finite as finite
 from fedspray.testing import same as same
@@ -21,7 +22,7 @@ from fedspray.testing import same as same
 
 def build(name: str, backbone: str = "gcn", *, preset: str | None = None, **values: Any) -> Any:
     """An algorithm by name, with any settings of its own and of its backbone."""
-    return RunSettings(algorithm=name, backbone=backbone, preset=preset, values=values).build()[0]
+    return settings.build(RunSettings(algorithm=name, backbone=backbone, preset=preset, values=values))[0]
 
 
 def last_loss(algorithm: Any, client: Any, message: Message, batch: GraphBatch) -> Callable[[Outputs], Tensor]:

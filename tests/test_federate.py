@@ -14,8 +14,8 @@ from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, MissingDataError
-from fedspray.federate import build_federation
-from fedspray.runs.experiment import Experiment, open_source
+from fedspray.experiment import Data, Experiment
+from fedspray.federate import build_federation, open_data
 from fedspray.runs.run import run
 
 
@@ -71,7 +71,7 @@ def test_split_and_its_scope(graph_file: Path, tmp_path: Path) -> None:
 
 def test_an_experiment_says_how_to_split(tmp_path: Path) -> None:
     experiment = Experiment.from_values({"dataset": "banks", "nodes": 200, "split": "20/20/60"}, "test")
-    federation = open_source(experiment.source())
+    federation = open_data(experiment.data)
     assert shares(federation) == [[10, 10, 30]] * 4
     result = run(federation, algorithm="local", rounds=1)  # each seed draws anew, as the federation says
     assert sum(row["nodes"] for row in result.seeds[0].metrics["clients"].values()) == 120
@@ -181,7 +181,7 @@ def test_node_lists_may_lie_in_the_data_folder(
     monkeypatch.setenv("FEDSPRAY_DATA", str(lists.parent))
     federation = build_federation(str(graph_file), partition_dir=Path(lists.name))
     assert federation.fingerprint() == build_federation(str(graph_file), partition_dir=lists).fingerprint()
-    source = Experiment(dataset=str(graph_file), partition_dir=lists.name).source()
+    source = Data.of(dataset=str(graph_file), partition_dir=lists.name).located().to_json()
     assert source["partition_dir"] == str(lists)  # so that a run can be resumed from anywhere
     (tmp_path / "elsewhere" / lists.name).mkdir()  # what is here comes first
     with pytest.raises(InputError, match=r"lists holds no \.txt file"):
@@ -229,17 +229,22 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
         ),
         ({"dataset": "banks", "alpha": 1.0}, "alpha '1.0' makes no sense"),
         ({"dataset": "banks", "clients": 0}, "num_clients is 0"),
-        ({"nodes": 5}, "nodes '5' makes no sense here: only 'banks' has a free number of nodes"),
+        ({"nodes": 5}, "nodes '5' makes no sense here: only 'banks' can take it"),
         ({"partitioner": "files"}, "the partitioner 'files' needs partition_dir"),
         ({"partitioner": "metis", "partition_dir": Path("x")}, "partition-dir 'x' makes no sense here"),
         ({"partition_dir": Path("x"), "clients": 3}, "clients '3' makes no sense here: the partitioner 'files'"),
         ({"partition_dir": Path("x"), "partition_seed": 3}, "partition-seed '3' makes no sense here"),
-        ({"partitioner": "louvain", "alpha": 1.0}, "the partitioner 'louvain' has no alpha"),
+        ({"partitioner": "louvain", "alpha": 1.0}, "alpha '1.0' makes no sense here: only 'label-skew' can take it"),
         ({"partitioner": "louvian"}, "unknown partitioner 'louvian'.*did you mean 'louvain'"),
         ({"clients": 0}, "the number of clients is 0"),
+        ({"resolution": -1.0, "clients": 2}, "resolution is -1.0, but must be above 0"),
+        ({"partitioner": "metis", "resolution": 1.0}, "only 'louvain' can take it"),
+        ({"dataset": "banks", "resoluton": 1.0}, "unknown choice of data 'resoluton'.*did you mean 'resolution'"),
+        ({"dataset": "banks", "degree": "6"}, "degree is the text '6'"),
+        ({"dataset": "banks", "classes": 1}, "num_classes is 1"),
         ({"clients": 9}, "9 clients are asked for, but louvain finds 3"),
         ({}, "the number of clients is missing"),
-        ({"clients": "3"}, "clients is '3', but must be a whole number"),
+        ({"clients": "3"}, "clients is the text '3'"),
         ({"dataset": "banks", "nodes": 1e3}, "nodes is 1000.0, but must be a whole number"),
         ({"dataset": Graph.from_arrays([[1.0]], [[], []])}, "dataset is a Graph, but must be a name or a path"),
         ({"dataset": Path("absent.npz")}, r"absent\.npz does not exist"),

@@ -18,9 +18,10 @@ TOP = "fedspray"
 _BASE = {"display", "errors", "seeds", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
+_EXPERIMENT = _DATA | {"datasets", "partitioners", "experiment"}
 _ALGORITHMS = _NN | {"backbones", "algorithms"}
-_ENGINE = _ALGORITHMS | {"evaluation", "engine"}
-_FEDERATE = _DATA | {"datasets", "partitioners", "federate"}
+_ENGINE = _ALGORITHMS | {"evaluation", "experiment", "engine"}
+_FEDERATE = _EXPERIMENT | {"federate"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "display": _BASE,
@@ -30,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": _DATA,
     "datasets": _DATA | {"datasets"},
     "partitioners": _DATA | {"partitioners"},
+    "experiment": _EXPERIMENT,
     "federate": _FEDERATE,
     "nn": _NN,
     "backbones": _NN | {"backbones"},
@@ -41,8 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
     "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
     "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
-    "report": _DATA | {"evaluation", "runs", "studies", "deploy", "report"},
-    "reproduce": _DATA | {"datasets", "runs", "studies", "report", "reproduce"},
+    "report": _DATA | {"evaluation", "experiment", "runs", "studies", "deploy", "report"},
+    "reproduce": _FEDERATE | {"runs", "studies", "report", "reproduce"},
     "testing": _ALGORITHMS | {"testing"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""

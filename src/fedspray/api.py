@@ -17,6 +17,8 @@ from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph, as_integers, repeated
 from fedspray.data.reading import read_federation
 from fedspray.errors import InputError, MissingDataError
+from fedspray.experiment import DTYPES, Data, RunSettings
+from fedspray.federate import open_data
 from fedspray.objects import (
     DEFAULT_BACKBONE,
     AnyAlgorithm,
@@ -31,10 +33,9 @@ from fedspray.report import outcome
 from fedspray.report.html import write_page, write_report
 from fedspray.report.outcome import ComparisonResult
 from fedspray.runs import run as runs
-from fedspray.runs.experiment import open_source
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import RunResult
-from fedspray.runs.settings import DTYPES, RunSettings
+from fedspray.runs.settings import build
 from fedspray.studies.backends import Workers
 from fedspray.studies.comparison import Entry
 from fedspray.studies.grid import Grid
@@ -120,7 +121,7 @@ def resume(folder: str | Path, federation: Federation | None = None, *, progress
         return RunResult.load(target)
     if federation is None and content["source"] is None:
         raise InputError(f"{target} was begun from Python, so its federation is not known: give it as well")
-    own = open_source(content["source"]) if federation is None else federation
+    own = open_data(Data.of(**content["source"])) if federation is None else federation
     with _rounds_bar(progress, settings, settings.seeds, None) as heard:
         return runs.carry_out(own, settings, target, threads=content["threads"], on_record=heard)
 
@@ -279,7 +280,7 @@ def _rounds_bar(
     if not wanted or not bars.is_interactive():
         yield on_record
         return
-    with bars.rounds_bar(settings.build()[1].rounds, seeds, settings.algorithm.rpartition(":")[2]) as show:
+    with bars.rounds_bar(build(settings)[1].rounds, seeds, settings.algorithm.rpartition(":")[2]) as show:
 
         def heard(seed: int, record: dict[str, Any]) -> None:
             show(seed, record)

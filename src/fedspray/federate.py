@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,21 @@ from fedspray.data.reading import read_federation, read_graph
 from fedspray.data.splits import SCOPES, SplitRule
 from fedspray.datasets.base import ClientGraphs, DatasetCard, FederationCard
 from fedspray.errors import InputError, MissingDataError, unknown
+from fedspray.experiment import Data, data_knobs, kind_of, located, owned_fields, partitioners
 from fedspray.partitioners.base import Partitioner
-from fedspray.partitioners.files import Files
-from fedspray.partitioners.label_skew import LabelSkew
 
 DEFAULT_PARTITIONER = "louvain"
+
+_ALWAYS = ("prepare", "split", "split_scope")
+"""Knobs that are for all data sets that are made, and not opened."""
 
 
 def build_federation(
     dataset: str | Path | DatasetCard | FederationCard | ClientGraphs,
     *,
     partitioner: str | Partitioner | type[Partitioner] | None = None,
-    partition_dir: Path | None = None,
-    clients: int | None = None,
-    nodes: int | None = None,
-    alpha: float | None = None,
-    partition_seed: int = 0,
-    prepare: str | None = None,
-    split: str | None = None,
-    split_scope: str | None = None,
     seed: int | None = None,
+    **knobs: Any,
 ) -> Federation:
     """Makes, cuts or opens a federation; choices that contradict each other are refused.
 
@@ -46,18 +41,12 @@ def build_federation(
             a graph in npz format for each client. A path with a ``/`` may start in ``FEDSPRAY_DATA``. In Python also a
             card, or an object such as `Banks` with all its settings.
         partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``; in Python also an object,
-            which has the number of clients and all its settings, or a class.
-        partition_dir: for the partitioner `files`, which it implies: the folder of node lists, here or in
-            ``FEDSPRAY_DATA``.
-        clients: K; by default what the data set's card says.
-        nodes: for `banks`: nodes of all clients together.
-        alpha: for the partitioner `label-skew`: concentration of the Dirichlet distribution.
-        partition_seed: decides who owns which node; for `banks`, it draws the graphs.
-        prepare: what is done to the graph first, names from `fedspray.data.preparation.STEPS` joined by commas.
-        split: percent of the labelled nodes for training, validation and test, ``40/30/30`` by default.
-        split_scope: ``client`` (by default) if every client draws its own split, ``graph`` if one is drawn on the whole
-            graph, so that clients have other shares.
+            which has the number of clients and all its settings, or a class. A setting that only one partitioner
+            needs names it: ``partition_dir`` stands for `files`.
         seed: draws the splits; 0 by default, a saved federation keeps its own.
+        knobs: the other fields of `fedspray.experiment.Data` (``clients``, ``partition_seed``, ``prepare``, ``split``,
+            ``split_scope``) and the settings of the data set or partitioner, such as ``nodes``, ``alpha`` or
+            ``resolution``; ``fedspray inspect --help`` lists all of them.
     """
     cards = datasets.catalogue()
     card, source = _card_of(dataset, cards)
@@ -68,69 +57,35 @@ def build_federation(
             f"dataset is a {type(dataset).__name__}, but must be a name or a path: Federation.from_graph cuts a Graph, "
             "Federation.from_graphs joins several"
         )
-    dataset = str(dataset)
-    for name, value in (("clients", clients), ("nodes", nodes), ("seed", seed), ("partition_seed", partition_seed)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise InputError(f"{name} is {value!r}, but must be a whole number")
-    given = {
-        "partitioner": partitioner,
-        "partition_dir": partition_dir,
-        "clients": clients,
-        "nodes": nodes,
-        "alpha": alpha,
-        "partition_seed": partition_seed or None,
-        "prepare": prepare,
-    }
-    steps = preparation.steps_of(prepare)
-    rule = SplitRule.of({"split": split, "split_scope": split_scope})
-    card = card or cards.get(dataset)
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise InputError(f"seed is {seed!r}, but must be a whole number")
+    given = _checked(knobs) | ({} if partitioner is None else {"partitioner": partitioner})
+    card, path = card or cards.get(str(dataset)), located(str(dataset))
     if isinstance(card, FederationCard):
-        return _open_clients(card, source, given, rule, seed or 0, partition_seed)
-    _refuse(given, ("nodes",), f"only 'banks' has a free number of nodes, {dataset!r} has its own")
-    if card is None:
-        dataset = str(located(dataset))
-    if card is None and Path(dataset).is_dir():
-        _refuse(given, tuple(given), f"{dataset} holds a federation, whose clients are fixed")
-        saved = read_federation(dataset)
-        if seed is None and split is None and split_scope is None:
-            return saved
-        return saved.with_split(int(saved.settings.get("split_seed", 0)) if seed is None else seed, split, split_scope)
-    chosen = _partitioner_name(partitioner) or (DEFAULT_PARTITIONER if partition_dir is None else "files")
-    if card is None and not Path(dataset).is_file():
-        raise _not_found(dataset)
-    if isinstance(partitioner, Partitioner):
-        _refuse(given, ("clients", "alpha", "partition_dir"), f"{partitioner} has all its settings")
-        cutter = partitioner
-    else:
-        cutter = _make_partitioner(chosen, given, None if card is None else card.default_clients)
-    graph = read_graph(dataset) if card is None else card.load()
-    whole = preparation.prepare(graph, steps)
-    if isinstance(cutter, Files) and whole.num_nodes != graph.num_nodes:
-        lists = f"the node lists in {cutter.partition_dir} are for {graph.num_nodes} nodes"
-        raise InputError(f"{lists}, but {prepare!r} leaves {whole.num_nodes}: use another partitioner")
-    parts = cutter.partition(whole, partition_seed)
-    settings = {
-        "dataset": Path(dataset).name if card is None else dataset,
-        "partitioner": chosen,
-        **{key: _plain(value) for key, value in vars(cutter).items()},
-        "num_clients": len(parts),
-        "partition_seed": partition_seed,
-        "graph_sha256": _content_hash(graph),
-        **({} if prepare is None else {"prepare": prepare}),
-        **({"tidied": graph.tidied()} if card is None and graph.tidied() else {}),
-    }
-    name = Path(dataset).stem if card is None else dataset
-    return Federation.from_graph(whole, parts, name=name, seed=seed or 0, settings=settings, **vars(rule))
+        return _open_clients(card, source, given, seed or 0)
+    if card is None and path.is_dir():
+        return _open_folder(path, given, seed)
+    if card is None and not path.is_file():
+        raise _not_found(str(dataset))
+    return _cut(card, path, given, seed or 0)
 
 
-DATA_KEYS = tuple(name for name in inspect.signature(build_federation).parameters if name != "seed")
-"""What names the data of an experiment: the arguments of `build_federation` are its keys and flags."""
+def open_data(data: Data) -> Federation:
+    """The federation that an experiment names."""
+    return build_federation(**data.to_json())
 
 
-def located(dataset: str) -> Path:
-    """The path of a data set that is not a name: here, or in the data folder if it has a ``/``."""
-    path = Path(dataset)
-    return datasets.DataFolders.from_environment().located(path) if len(path.parts) > 1 else path
+def _checked(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given, each value as its knob wants it; 0 as the seed of a partition is not given."""
+    known, given = data_knobs(), {}
+    for name, value in knobs.items():
+        if name not in known:
+            raise unknown("choice of data", name, [each for each in known if each != "dataset"])
+        if value is not None and not (name == "partition_seed" and value == 0):
+            given[name] = known[name].read(value)
+            if isinstance(value, str) and not isinstance(given[name], str):
+                raise InputError(f"{name} is the text {value!r}, but must not be in quotation marks: {given[name]}")
+    return given
 
 
 def _card_of(
@@ -146,74 +101,111 @@ def _card_of(
     return next(known, FederationCard(name=kind.__name__.lower(), title=kind.__name__, source=kind)), dataset
 
 
-def _open_clients(
-    card: FederationCard,
-    source: ClientGraphs | None,
-    given: dict[str, Any],
-    rule: SplitRule,
-    seed: int,
-    partition_seed: int,
-) -> Federation:
-    _refuse(given, ("partitioner", "partition_dir", "alpha"), f"{card.name!r} comes as separate clients already")
+def _open_clients(card: FederationCard, source: ClientGraphs | None, given: dict[str, Any], seed: int) -> Federation:
+    own = owned_fields(card.source) if source is None else {}
+    taken = [*own, *_ALWAYS, *(["partition_seed"] if card.source.is_drawn else [])]
+    reason = f"{card.name!r} comes as separate clients already" if source is None else f"{source} has all its settings"
+    _refuse_others(given, taken, reason)
+    rule = SplitRule.of(given)
     if rule.split_scope != SCOPES[0]:
         raise InputError(
             f"split-scope {rule.split_scope!r} makes no sense here: {card.name!r} is not cut from one graph"
         )
-    if not card.source.is_drawn:
-        _refuse(given, ("clients", "nodes", "partition_seed"), f"{card.name!r} has the clients that its files hold")
     if source is None:
-        source = card.source(**{f"num_{key}": given[key] for key in ("clients", "nodes") if given[key] is not None})
-    else:
-        _refuse(given, ("clients", "nodes"), f"{source} has all its settings")
-    settings = {"dataset": card.name, **source.settings()}
-    if given["prepare"] is not None:
-        settings["prepare"] = given["prepare"]
-    if card.source.is_drawn:
-        settings["partition_seed"] = partition_seed
-    steps = preparation.steps_of(given["prepare"])
+        source = card.source(**{each.name: given[knob] for knob, each in own.items() if knob in given})
+    partition_seed = given.get("partition_seed", 0)
+    settings = {
+        "dataset": card.name,
+        **source.settings(),
+        **({"prepare": given["prepare"]} if "prepare" in given else {}),
+        **({"partition_seed": partition_seed} if card.source.is_drawn else {}),
+    }
+    steps = preparation.steps_of(given.get("prepare"))
     graphs = {name: preparation.prepare(graph, steps) for name, graph in card.load(source, partition_seed).items()}
     return Federation.from_graphs(graphs, name=card.name, seed=seed, split=rule.split, settings=settings)
 
 
-def _partitioner_name(given: str | Partitioner | type[Partitioner] | None) -> str | None:
-    """The name that a federation remembers."""
-    if given is None or isinstance(given, str):
-        return given
-    found = given if isinstance(given, type) else type(given)
-    if not issubclass(found, Partitioner):
-        raise InputError(f"the partitioner is a {found.__name__}, but must be a name, a Partitioner or its class")
-    return plugins.name_of("fedspray.partitioners", "partitioner", found)
+def _open_folder(folder: Path, given: dict[str, Any], seed: int | None) -> Federation:
+    _refuse_others(given, ("split", "split_scope"), f"{folder} holds a federation, whose clients are fixed")
+    saved = read_federation(folder)
+    if seed is None and not given:
+        return saved
+    own = int(saved.settings.get("split_seed", 0))
+    return saved.with_split(own if seed is None else seed, given.get("split"), given.get("split_scope"))
 
 
-def _make_partitioner(name: str, given: dict[str, Any], default_clients: int | None) -> Partitioner:
-    cutter: Any = plugins.load_class("fedspray.partitioners", "partitioner", name, Partitioner)
-    if cutter is not LabelSkew:
-        _refuse(given, ("alpha",), f"the partitioner {name!r} has no alpha, only 'label-skew' has")
-    if cutter is Files:
-        _refuse(
-            given,
-            ("clients", "partition_seed"),
-            "the partitioner 'files' takes the clients that the folder lists",
+def _cut(card: DatasetCard | None, path: Path, given: dict[str, Any], seed: int) -> Federation:
+    name, cutter = _partitioner(given, None if card is None else card.default_clients)
+    graph = read_graph(path) if card is None else card.load()
+    whole = preparation.prepare(graph, preparation.steps_of(given.get("prepare")))
+    if cutter.lists_nodes and whole.num_nodes != graph.num_nodes:
+        raise InputError(
+            f"{cutter} lists some of {graph.num_nodes} nodes, but {given['prepare']!r} leaves {whole.num_nodes}: "
+            "use another partitioner"
         )
-        if given["partition_dir"] is None:
-            raise InputError(
-                "the partitioner 'files' needs partition_dir, a folder with one file of node ids per client"
-            )
-        folder = datasets.DataFolders.from_environment().located(Path(given["partition_dir"]))
-        return Files(partition_dir=folder)
-    _refuse(given, ("partition_dir",), f"the partitioner {name!r} reads no files, only 'files' does")
-    num_clients = given["clients"] if given["clients"] is not None else default_clients
-    if num_clients is None:
-        raise InputError("the number of clients is missing: a graph of your own has no default, so say how many")
-    skew = {} if given["alpha"] is None else {"alpha": given["alpha"]}
-    made: Partitioner = cutter(num_clients=num_clients, **skew)
-    return made
+    partition_seed = given.get("partition_seed", 0)
+    parts = cutter.partition(whole, partition_seed)
+    settings = {
+        "dataset": path.name if card is None else card.name,
+        "partitioner": name,
+        **{key: _plain(value) for key, value in vars(cutter).items()},
+        "num_clients": len(parts),
+        "partition_seed": partition_seed,
+        "graph_sha256": _content_hash(graph),
+        **({"prepare": given["prepare"]} if "prepare" in given else {}),
+        **({"tidied": graph.tidied()} if card is None and graph.tidied() else {}),
+    }
+    called = path.stem if card is None else card.name
+    return Federation.from_graph(whole, parts, name=called, seed=seed, settings=settings, **vars(SplitRule.of(given)))
 
 
-def _refuse(given: dict[str, Any], forbidden: tuple[str, ...], reason: str) -> None:
-    for key in forbidden:
-        if given[key] is not None:
-            raise InputError(f"{key.replace('_', '-')} {str(given[key])!r} makes no sense here: {reason}")
+def _partitioner(given: dict[str, Any], default_clients: int | None) -> tuple[str, Partitioner]:
+    """The chosen partitioner with its settings, and the name that a federation remembers."""
+    chosen = given.get("partitioner") or _implied(given)
+    if not isinstance(chosen, str):
+        found = chosen if isinstance(chosen, type) else type(chosen)
+        if not issubclass(found, Partitioner):
+            raise InputError(f"the partitioner is a {found.__name__}, but must be a name, a Partitioner or its class")
+        name = plugins.name_of("fedspray.partitioners", "partitioner", found)
+    else:
+        name, found = chosen, plugins.load_class("fedspray.partitioners", "partitioner", chosen, Partitioner)
+    taken = ["partitioner", *_ALWAYS, *(["partition_seed"] if found.is_drawn else [])]
+    if isinstance(chosen, Partitioner):
+        _refuse_others(given, taken, f"{chosen} has all its settings")
+        return name, chosen
+    own, values = owned_fields(found), {}
+    _refuse_others(given, [*taken, *own], f"the partitioner {name!r} has no such setting")
+    for knob, each in own.items():
+        if knob in given:
+            values[each.name] = _folder(given[knob]) if kind_of(each) == "Path" else given[knob]
+        elif knob == "clients" and default_clients is not None:
+            values[each.name] = default_clients
+        elif knob == "clients":
+            raise InputError("the number of clients is missing: a graph of your own has no default, so say how many")
+        elif each.default is MISSING:
+            raise InputError(f"the partitioner {name!r} needs {knob}: {each.metadata['help']}")
+    return name, found(**values)
+
+
+def _implied(given: Mapping[str, Any]) -> str:
+    """The partitioner that cannot do without something that is given, or the default."""
+    for name, found in partitioners().items():
+        needed = {knob for knob, each in owned_fields(found).items() if each.default is MISSING} - {"clients"}
+        if needed and needed <= set(given):
+            return name
+    return DEFAULT_PARTITIONER
+
+
+def _folder(value: str) -> Path:
+    return datasets.DataFolders.from_environment().located(Path(value))
+
+
+def _refuse_others(given: Mapping[str, Any], taken: Collection[str], reason: str) -> None:
+    for name, value in given.items():
+        if name not in taken:
+            owners = data_knobs()[name].owners
+            why = f"only {' and '.join(map(repr, owners))} can take it" if owners else reason
+            raise InputError(f"{name.replace('_', '-')} {str(value)!r} makes no sense here: {why}")
 
 
 def _not_found(dataset: str) -> InputError:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -28,6 +27,8 @@ def generator(seed: int, *names: str | int) -> np.random.Generator:
     >>> generator(0, "split", "client_01").integers(100) == generator(0, "split", "client_01").integers(100)
     np.True_
     """
+    import numpy as np
+
     return np.random.default_rng(stream_key(seed, *names))
 
 

@@ -14,11 +14,12 @@ from fedspray.bench.cases import ALGORITHMS, BACKBONES
 from fedspray.bench.players import load_reference
 from fedspray.data.federation import Federation
 from fedspray.engine.local import LocalEngine
-from fedspray.engine.rounds import RoundSettings, run_rounds, start
+from fedspray.engine.rounds import run_rounds, start
 from fedspray.errors import InputError
+from fedspray.experiment import RoundSettings, RunSettings
 from fedspray.nn import tree
 from fedspray.nn.tree import Params
-from fedspray.runs.settings import RunSettings
+from fedspray.runs.settings import build_for
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "reference.py"
 ROUNDS = 3
@@ -28,7 +29,7 @@ def play_both(
     federation: Federation, algorithm: str, backbone: str, dtype: torch.dtype
 ) -> tuple[list[dict[str, Any]], Params, list[dict[str, Any]], Any]:
     """Records and final weights of our engine, metrics and final state of the reference."""
-    algorithms, _ = RunSettings(algorithm=algorithm, backbone=backbone).build_for(federation.roster)
+    algorithms, _ = build_for(RunSettings(algorithm=algorithm, backbone=backbone), federation.roster)
     engine = LocalEngine(federation, algorithms, 0, dtype=dtype)
     records: list[dict[str, Any]] = []
     progress = run_rounds(

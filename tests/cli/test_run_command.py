@@ -92,7 +92,7 @@ def test_bad_input_gets_a_sentence_and_leaves_nothing(
     [
         ("dataset = banks", "is not readable TOML"),
         ('datset = "banks"', "did you mean 'dataset'?"),
-        ('rounds = "many"', "rounds is 'many', but must be a whole number or none"),
+        ('rounds = "many"', "rounds is 'many', but must be a whole number"),
         ("set = 3", "set is 3, but must be a table of names and values"),
     ],
 )

@@ -21,6 +21,7 @@ from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.runs.conduct import Host, conduct
 from fedspray.runs.run import begin_with
+from fedspray.runs.settings import build
 
 
 class Crash(Exception):
@@ -81,7 +82,7 @@ class Sites:
         def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
             forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
             self._most_bytes = forms.most_bytes("uplink", "counts", "detail")
-            return RemoteHost(roster, settings.build()[1], seed, self, forms)
+            return RemoteHost(roster, build(settings)[1], seed, self, forms)
 
         try:
             result = conduct(

@@ -12,7 +12,7 @@ from fedspray.data.federation import Task
 from fedspray.deploy.agreement import FILE, Agreement, check_name
 from fedspray.deploy.package import digest, installed_files
 from fedspray.errors import InputError
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import RunSettings
 
 TASK = Task(5, 2, ("good", "bad"))
 NAMED = Task(5, 2, ("good", "bad"), tuple("abcde"))

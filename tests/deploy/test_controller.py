@@ -30,8 +30,8 @@ from fedspray.deploy.host import Quorum
 from fedspray.deploy.server import Server
 from fedspray.deploy.wire import Ask, Reply, freeze
 from fedspray.engine.worker import Request
+from fedspray.experiment import RunSettings
 from fedspray.runs.run import begin_with
-from fedspray.runs.settings import RunSettings
 
 GRACE = 0.3
 LATER = 1.5

@@ -26,7 +26,7 @@ from fedspray.deploy.kits import Address
 from fedspray.deploy.parcels import unpack
 from fedspray.deploy.project import Project
 from fedspray.errors import InputError
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import RunSettings
 
 SITES = ("client_00", "client_01", "client_02")
 CERTIFICATES = ("client.crt", "rootCA.pem")

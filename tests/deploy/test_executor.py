@@ -32,9 +32,10 @@ from fedspray.deploy.protocol import LEDGER
 from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.worker import Request
+from fedspray.experiment import RunSettings
 from fedspray.nn.tree import Message
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
+from fedspray.runs.settings import build_for
 
 SITE = "client_01"
 
@@ -79,7 +80,7 @@ class Job:
 
     def ask(self) -> Reply:
         """The first round's request, unless another is set."""
-        algorithm: Algorithm[Any, Any] = self.agreement.settings.build_for(self.agreement.roster)[0][1]
+        algorithm: Algorithm[Any, Any] = build_for(self.agreement.settings, self.agreement.roster)[0][1]
         server = algorithm.init_server(self.agreement.roster.task, 0)
         head, arrays = Ask(self.seed, self.request, self.message(algorithm.broadcast(server, [1]))).pack()
         return self.send(head, freeze(arrays))

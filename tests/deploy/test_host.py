@@ -22,10 +22,10 @@ from fedspray.deploy.door import read_ledger
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.local import single_blocks
 from fedspray.errors import RunStopped
+from fedspray.experiment import RunSettings
 from fedspray.runs import run as runs
 from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
-from fedspray.runs.settings import RunSettings
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from fedspray.deploy.project import Project
 from fedspray.deploy.server import Server
 from fedspray.deploy.site import Site
 from fedspray.errors import InputError
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import RunSettings
 
 SITES = ("client_00", "client_01", "client_02")
 

@@ -17,7 +17,7 @@ from fedspray.deploy.coordinator import init_project
 from fedspray.deploy.kits import Address
 from fedspray.deploy.parcels import unpack
 from fedspray.errors import InputError
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import RunSettings
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.locks import PID_FILE, Lock
 from fedspray.deploy.presence import FILE, Presence, ask_server, last_answers, look
 from fedspray.errors import InputError
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import RunSettings
 
 LONG_AGO = (datetime.now(UTC) - timedelta(seconds=100)).isoformat()
 

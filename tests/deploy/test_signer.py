@@ -20,8 +20,8 @@ from fedspray.deploy.certificates import new_key, read_key, write_key
 from fedspray.deploy.kits import ADMIN, Address, make_kits, write_job
 from fedspray.deploy.signer import CoordinatorsJobs, check_job_signer
 from fedspray.errors import InputError
+from fedspray.experiment import RunSettings
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
 
 
 @pytest.fixture(scope="module")

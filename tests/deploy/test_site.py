@@ -17,8 +17,9 @@ from fedspray.deploy.agreement import Agreement, Refused
 from fedspray.deploy.site import SchemaError, Site, SiteRun, check_schema
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.worker import Request
+from fedspray.experiment import RunSettings
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
+from fedspray.runs.settings import build_for
 
 SITE = "client_01"
 
@@ -34,7 +35,7 @@ def make(folder: Path, keep_split: bool = False) -> tuple[Agreement, Path]:
 
 def play(agreement: Agreement, kit: Path, round_index: int) -> Reply:
     """One round, in a process of its own."""
-    algorithm: Any = agreement.settings.build_for(agreement.roster)[0][1]
+    algorithm: Any = build_for(agreement.settings, agreement.roster)[0][1]
     message = algorithm.broadcast(algorithm.init_server(agreement.roster.task, 0), [1])
     run = SiteRun(Site.open(kit), "run", agreement.fingerprint())
     try:

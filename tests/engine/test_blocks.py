@@ -11,7 +11,8 @@ from toys import ragged_federation
 from fedspray import algorithms, backbones
 from fedspray.engine import local
 from fedspray.engine.local import LocalEngine, choose_blocks
-from fedspray.engine.rounds import RoundSettings, run_rounds, start
+from fedspray.engine.rounds import run_rounds, start
+from fedspray.experiment import RoundSettings
 from fedspray.federate import build_federation
 
 

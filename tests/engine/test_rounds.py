@@ -13,9 +13,10 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.algorithms.fedavg import FedAvg
 from fedspray.data.batch import GraphBatch
 from fedspray.engine.local import LocalEngine, single_blocks
-from fedspray.engine.rounds import Answers, Progress, RoundSettings, choose_clients, run_rounds, start
+from fedspray.engine.rounds import Answers, Progress, choose_clients, run_rounds, start
 from fedspray.engine.worker import Request
 from fedspray.errors import InputError, RunStopped
+from fedspray.experiment import RoundSettings
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 

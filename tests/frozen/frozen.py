@@ -25,7 +25,7 @@ import torch
 import fedspray
 from fedspray import algorithms
 from fedspray.data.federation import Federation
-from fedspray.runs.experiment import Experiment
+from fedspray.experiment import Experiment
 from fedspray.runs.result import SeedResult
 from fedspray.studies import cells
 from fedspray.studies.cells import Cell

@@ -16,20 +16,19 @@ import fedspray
 from fedspray import algorithms
 from fedspray.algorithms.fedspray import FedSpray
 from fedspray.backbones.base import setting
-from fedspray.engine.rounds import RoundSettings
 from fedspray.evaluation import metrics
+from fedspray.experiment import Data, RoundSettings, RunSettings
 from fedspray.report.comparisons import comparison_csv
 from fedspray.report.html import write_report
 from fedspray.runs import settings
-from fedspray.runs.experiment import Experiment
-from fedspray.runs.settings import RunSettings, deciding
+from fedspray.runs.settings import build, deciding
 from fedspray.studies import tuning
 from fedspray.studies.cells import Cell
 from fedspray.studies.comparison import Entry, summarise
 from fedspray.studies.grid import Grid
 from fedspray.studies.plan import Row
 
-SOURCE = Experiment(dataset="banks", nodes=200).source()
+SOURCE = Data.of(dataset="banks", nodes=200).located().to_json()
 
 
 def row(algorithm: str, **values: Any) -> Row:
@@ -83,7 +82,7 @@ def test_the_neutral_value_outlives_defaults() -> None:
     """Of the class itself and of one derived from it that says nothing about it."""
     late = grown(algorithms.find("fedavg"), "momentum", 0.9, neutral=0.0)
     derived = grown(late, "momentum", 0.7)
-    (backbone,) = {RunSettings().build()[0].backbone}
+    (backbone,) = {build(RunSettings())[0].backbone}
     for owner, default in ((late, 0.9), (derived, 0.7)):
         assert deciding(owner(backbone=backbone))["momentum"] == default
         assert "momentum" not in deciding(owner(backbone=backbone, momentum=0.0))

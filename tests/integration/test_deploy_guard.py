@@ -34,8 +34,8 @@ from fedspray.deploy.local import RUN, LocalFederation
 from fedspray.deploy.parcels import unpack
 from fedspray.deploy.session import AdminSession, Unreachable
 from fedspray.deploy.site import Site
+from fedspray.experiment import RunSettings
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from fedspray.deploy.board import read_progress
 from fedspray.deploy.driver import Driver
 from fedspray.deploy.local import RUN, LocalFederation
 from fedspray.errors import RunStopped
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import RunSettings
 
 pytestmark = pytest.mark.slow
 

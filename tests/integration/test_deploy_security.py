@@ -30,8 +30,8 @@ from fedspray.deploy.kits import ADMIN, Address, make_kits, write_job
 from fedspray.deploy.local import LocalFederation
 from fedspray.deploy.session import ENDED, AdminSession, Unreachable
 from fedspray.deploy.site import Site
+from fedspray.experiment import RunSettings
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
 
 pytestmark = pytest.mark.slow
 

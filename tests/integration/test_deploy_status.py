@@ -23,7 +23,7 @@ from fedspray.deploy.kits import make_kits
 from fedspray.deploy.local import LocalFederation
 from fedspray.deploy.presence import FILE
 from fedspray.deploy.project import Project
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import RunSettings
 
 pytestmark = pytest.mark.slow
 

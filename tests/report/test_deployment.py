@@ -8,8 +8,8 @@ from toys import ragged_federation
 
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import Board
+from fedspray.experiment import RunSettings
 from fedspray.report.deployment import progress_table
-from fedspray.runs.settings import RunSettings
 
 
 def test_a_sites_reason_is_shown_as_it_is(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fedspray import datasets
+from fedspray.experiment import Experiment
 from fedspray.reproduce.published import read_rows, results
 from fedspray.reproduce.trained import experiments_folder
-from fedspray.runs.experiment import Experiment
 from fedspray.studies.plan import Plan, Row
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_every_study_is_a_plan_on_the_data_set_of_its_name(file: Path) -> None:
     (dataset,) = plan.datasets
     assert file.stem.endswith(f"-{dataset}")
     assert dataset in datasets.names()
-    assert plan.datasets[dataset].partition_dir == f"partitions/{read_folder(dataset)}"
+    assert plan.datasets[dataset].own["partition_dir"] == f"partitions/{read_folder(dataset)}"
 
 
 @pytest.mark.parametrize("file", PROTOCOL, ids=lambda file: file.stem)
@@ -48,12 +48,12 @@ def test_fed_pubs_protocol(file: Path) -> None:
     for name, data in plan.datasets.items():
         if "published" in file.stem:
             assert data.dataset == f"topfgl/{read_folder(name)}/{clients}"
-            assert plan.base.keep_split
+            assert plan.base.run.keep_split
         else:
             assert (data.dataset, data.partitioner, data.clients) == (name, "metis", clients)
             assert (data.split, data.split_scope) == ("20/40/40", "graph")
             assert data.prepare == "largest-component,normalise-rows"
-            assert not plan.base.keep_split
+            assert not plan.base.run.keep_split
 
 
 def test_ten_and_twenty_clients_train_alike() -> None:

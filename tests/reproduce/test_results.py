@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedspray.experiment import Experiment
 from fedspray.reproduce.published import results
-from fedspray.runs.experiment import Experiment
 from fedspray.studies.plan import Plan
 
 ROOT = Path(__file__).parents[2]

@@ -12,15 +12,15 @@ from toys import ragged_federation
 import fedspray
 from fedspray import algorithms
 from fedspray.errors import InputError
-from fedspray.runs.experiment import Experiment
+from fedspray.experiment import DTYPES, Experiment, RunSettings, parse
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.run import carry_out, run
-from fedspray.runs.settings import DTYPES, RunSettings, check_meaning, describe, parse
+from fedspray.runs.settings import build, build_for, check_meaning, describe
 
 
 def test_a_name_finds_its_owner() -> None:
     settings = RunSettings(values={"distill_weight": "2", "hidden": "16", "rounds": 7, "reset_optimizer": "true"})
-    algorithm, rounds = settings.build()
+    algorithm, rounds = build(settings)
     values = describe(algorithm, rounds)
     assert (values["distill_weight"], values["hidden"], values["rounds"]) == (2.0, 16, 7)
     assert values["reset_optimizer"] is True
@@ -28,7 +28,7 @@ def test_a_name_finds_its_owner() -> None:
 
 
 def test_presets_are_sets_of_settings_and_values_override_them() -> None:
-    algorithm, rounds = RunSettings(preset="released", values={"distill_weight": 3}).build()
+    algorithm, rounds = build(RunSettings(preset="released", values={"distill_weight": 3}))
     values = describe(algorithm, rounds)
     assert values["init"] == "uniform01"
     assert values["node_proxy_start"] == "kept"
@@ -53,7 +53,7 @@ def test_presets_are_sets_of_settings_and_values_override_them() -> None:
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        RunSettings(**settings).build()
+        build(RunSettings(**settings))
     assert str(caught.value).startswith(sentence)
 
 
@@ -88,7 +88,7 @@ def test_settings_without_meaning_change_nothing_and_are_refused(algorithm: str)
 def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
     federation = ragged_federation()
     settings = RunSettings(backbone="gcn", backbone_of={"client_01": "sage"}, values={"hidden": 16})
-    algorithms, _ = settings.build_for(federation.roster)
+    algorithms, _ = build_for(settings, federation.roster)
     assert [type(algorithm.backbone).__name__ for algorithm in algorithms] == ["GCN", "SAGE", "GCN"]
     assert algorithms[1].backbone.hidden == 16
 
@@ -106,7 +106,7 @@ def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
 )
 def test_backbones_of_clients_are_refused_by_name(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        RunSettings(**settings).build_for(ragged_federation().roster)
+        build_for(RunSettings(**settings), ragged_federation().roster)
     assert str(caught.value).startswith(sentence)
 
 
@@ -129,7 +129,7 @@ def test_a_setting_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN, but a name must mean one thing"):
-        RunSettings(algorithm="twice:Mine").build()
+        build(RunSettings(algorithm="twice:Mine"))
 
 
 def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,10 +147,10 @@ def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "texts.py").write_text(f"from __future__ import annotations\n{body}")
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("typed", "texts"):
-        algorithm, _ = RunSettings(algorithm=f"{module}:Mine", values={"share": "1", "limit": "none"}).build()
+        algorithm, _ = build(RunSettings(algorithm=f"{module}:Mine", values={"share": "1", "limit": "none"}))
         assert (describe(algorithm)["share"], describe(algorithm)["limit"]) == (1.0, None)
         with pytest.raises(InputError, match=r"levels is '1 2', but must be tuple\[int, \.\.\.\]"):
-            RunSettings(algorithm=f"{module}:Mine", values={"levels": "1 2"}).build()
+            build(RunSettings(algorithm=f"{module}:Mine", values={"levels": "1 2"}))
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_an_unknown_setting_is_met_with_what_is_meant_or_with_nothing(given: str, meant: str | None) -> None:
     with pytest.raises(InputError, match=f"unknown setting '{given}'") as caught:
-        RunSettings(values={given: 1}).build()
+        build(RunSettings(values={given: 1}))
     _, asks, name = str(caught.value).partition("did you mean ")
     assert (bool(asks), name) == (meant is not None, f"'{meant}'?" if meant else "")
 
 
 @pytest.mark.parametrize("values", [{"rounds": "5"}, {"lr": "0.1"}, {"blend": "0.3"}, {"reset_optimizer": "true"}])
 def test_a_number_in_quotation_marks_is_refused_in_python(values: dict[str, Any]) -> None:
-    RunSettings(values=values).build()  # the command line hands over texts
+    build(RunSettings(values=values))  # the command line hands over texts
     with pytest.raises(InputError, match=r"is the text '.*', but must not be in quotation marks"):
         run(ragged_federation(), algorithm="fedspray", **values)
 
@@ -186,8 +186,8 @@ def test_double_precision_from_python_file_and_command_line(tmp_path: Path) -> N
     with pytest.raises(InputError, match="dtype is 'banana', but must be float32 or float64"):
         run(ragged_federation(), rounds=1, dtype="banana")
     with pytest.raises(InputError, match="dtype is 'banana'"):
-        Experiment.from_values({"dtype": "banana"}, "file").run_settings()
-    assert Experiment.from_values({"dtype": "float64"}, "file").run_settings().dtype == "float64"
+        Experiment.from_values({"dtype": "banana"}, "file")
+    assert Experiment.from_values({"dtype": "float64"}, "file").run.dtype == "float64"
     single, double = (run(ragged_federation(), rounds=2, dtype=dtype, out=tmp_path / dtype) for dtype in DTYPES)
     sent = [result.seeds[0].metrics["bytes_up"] for result in (single, double)]
     assert sent[0] < sent[1] <= 2 * sent[0]

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from fedspray.runs.experiment import Experiment
-from fedspray.runs.settings import RunSettings
+from fedspray.experiment import Data, RunSettings
 from fedspray.studies import cells
 from fedspray.studies.cells import Cell
 
-SOURCE = Experiment(dataset="banks", nodes=200).source()
+SOURCE = Data.of(dataset="banks", nodes=200).located().to_json()
 
 
 def cell(*, source: dict[str, Any] | None = None, **run: Any) -> Cell:
@@ -61,7 +60,7 @@ def test_kept_splits_are_part_of_the_key(tmp_path: Path) -> None:
     keys = set()
     for seed in (1, 2):
         build_federation("banks", nodes=200, seed=seed).save(tmp_path / f"split{seed}")
-        source = Experiment(dataset=str(tmp_path / f"split{seed}")).source()
+        source = Data.of(dataset=str(tmp_path / f"split{seed}")).located().to_json()
         keys.add(cell(source=source, keep_split=True).key())
         drawn = cell(source=source).key()
     assert len(keys) == 2

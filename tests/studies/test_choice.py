@@ -38,7 +38,7 @@ def test_a_reference_and_rules_go_with_a_method_that_is_left_out() -> None:
 def test_rules_for_the_data_set_of_the_file_go_with_it() -> None:
     plan = changed({"datasets": ["physics"]}, {"partition_dir": "partitions/Physics"})
     assert list(plan.datasets) == ["physics"]
-    assert plan.datasets["physics"].partition_dir == "partitions/Physics"
+    assert plan.datasets["physics"].own["partition_dir"] == "partitions/Physics"
     assert [rule.owners for rule in plan.rules] == [("fedavg",)]
 
 
@@ -78,7 +78,7 @@ def test_files_have_the_name_of_their_stem() -> None:
 def test_flags_about_data_are_stronger_than_entries() -> None:
     file = {"compare": {"datasets": ["banks", {"name": "big", "dataset": "banks", "nodes": 4000, "clients": 8}]}}
     plan = changed({}, {"nodes": 500}, file)
-    assert [(d.nodes, d.clients) for d in plan.datasets.values()] == [(500, None), (500, 8)]
+    assert [(d.own["nodes"], d.clients) for d in plan.datasets.values()] == [(500, None), (500, 8)]
 
 
 def test_a_name_that_is_another_algorithms_is_refused() -> None:

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from fedspray.errors import InputError, OtherVersionError
+from fedspray.experiment import Data, RunSettings
 from fedspray.runs import store
-from fedspray.runs.experiment import Experiment
 from fedspray.runs.run import begin, carry_out, run
-from fedspray.runs.settings import RunSettings
 from fedspray.studies import grid as grids
 from fedspray.studies.backends import Workers
 from fedspray.studies.cells import Cell
@@ -23,7 +22,7 @@ from fedspray.studies.grid import Grid
 from fedspray.studies.results import CellResult
 from fedspray.studies.worker import Job, work
 
-SOURCE = Experiment(dataset="banks", nodes=200).source()
+SOURCE = Data.of(dataset="banks", nodes=200).located().to_json()
 STORED = Path(__file__).parent / "stored"
 
 
@@ -233,7 +232,7 @@ def test_the_time_left_is_estimated_from_cells_of_the_same_kind(tmp_path: Path) 
     assert grid.done() == 1
     longer = Grid([cell("local"), cell("local", rounds=6, local_epochs=10)], tmp_path, Workers(jobs=2))
     assert longer.seconds_left() == pytest.approx(40 * (6 * 10) / (3 * 5))
-    data = Experiment(dataset="banks", nodes=300).source()
+    data = Data.of(dataset="banks", nodes=300).located().to_json()
     other = Cell(dataset="banks", method="local", source=data, run=RunSettings(algorithm="local", seeds=(5,)))
     assert Grid([cell("local"), other], tmp_path).seconds_left() is None
 

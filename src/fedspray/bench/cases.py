@@ -16,7 +16,7 @@ from fedspray.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation
-    from fedspray.runs.settings import RunSettings
+    from fedspray.experiment import RunSettings
 
 BACKBONES = ("gcn", "sgc", "sage")
 ALGORITHMS = ("fedspray", "fedavg")
@@ -63,7 +63,7 @@ class Case:
 
     def settings(self) -> RunSettings:
         """The run: all settings at their defaults."""
-        from fedspray.runs.settings import RunSettings
+        from fedspray.experiment import RunSettings
 
         return RunSettings(algorithm=self.algorithm, backbone=self.backbone, seeds=(SEED,))
 

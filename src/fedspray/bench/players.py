@@ -19,9 +19,11 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation
 from fedspray.engine.local import LocalEngine, choose_blocks
 from fedspray.engine.process import prepare_process
-from fedspray.engine.rounds import RoundSettings, run_rounds, start
+from fedspray.engine.rounds import run_rounds, start
 from fedspray.errors import InputError
+from fedspray.experiment import RoundSettings
 from fedspray.runs.proxies import ProxyTap
+from fedspray.runs.settings import build, build_for
 
 Metrics = dict[str, float]
 Pause = Callable[[Metrics | None], None]
@@ -38,7 +40,7 @@ class Reference(Protocol):
 
 def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
     """What `fedspray run` does in a round: exchange, evaluation, server's update, record."""
-    algorithms, _ = case.settings().build_for(federation.roster)
+    algorithms, _ = build_for(case.settings(), federation.roster)
     engine = ProxyTap(LocalEngine(federation, algorithms, SEED, threads=torch.get_num_threads()))
     latest: list[Metrics] = []
 
@@ -64,7 +66,7 @@ def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
     from fedspray.bench.floor import floor_of
 
     prepare_process()
-    algorithms, _ = case.settings().build_for(federation.roster)
+    algorithms, _ = build_for(case.settings(), federation.roster)
     batches = [
         GraphBatch.from_clients([federation.clients[k] for k in ids], ids)
         for ids in choose_blocks(federation, algorithms, at_once=torch.get_num_threads())
@@ -79,7 +81,7 @@ def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
 
 def play_reference(federation: Federation, case: Case, pause: Pause, file: Path) -> None:
     """Another implementation, from a Python file."""
-    reference = load_reference(file)(federation, case.settings().build()[0], SEED, torch.float32)
+    reference = load_reference(file)(federation, build(case.settings())[0], SEED, torch.float32)
     pause(None)
     while True:
         pause(_of_test(reference.round()))

@@ -16,7 +16,8 @@ from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from fedspray.deploy.project import Project
-    from fedspray.runs.settings import RunSettings
+    from fedspray.experiment import RunSettings
+from fedspray.runs.settings import build
 
 LOCAL_EPILOG = """
 [bold]Example[/bold]
@@ -92,16 +93,17 @@ def local(
 ) -> None:
     """Run a federation on this machine: a server and a site per client as processes of their own, over mutual TLS."""
     need_nvflare()
+    from fedspray.experiment import Experiment
+    from fedspray.federate import open_data
     from fedspray.report.tables import run_table
     from fedspray.runs import store
-    from fedspray.runs.experiment import Experiment, open_source
 
     output, values = Output(as_json), options.experiment_values(locals())
     experiment = Experiment.from_values(values, "command line")
-    run_settings = experiment.run_settings()
-    run_settings.build()  # refuse bad settings before any data is touched
-    with output.busy(f"preparing {experiment.dataset} …"):
-        federation = open_source(experiment.source())
+    run_settings = experiment.run
+    build(run_settings)  # refuse bad settings before any data is touched
+    with output.busy(f"preparing {experiment.data.dataset} …"):
+        federation = open_data(experiment.data)
     options.note_tidied(output, federation)
     from fedspray.deploy.local import RUN, LocalFederation
 
@@ -421,9 +423,9 @@ def _ask(what: str, flag: str) -> str:
 
 
 def _experiment(given: Mapping[str, Any]) -> RunSettings:
-    from fedspray.runs.experiment import Experiment
+    from fedspray.experiment import Experiment
 
-    return Experiment.from_values(options.experiment_values(given), "command line").run_settings()
+    return Experiment.from_values(options.experiment_values(given), "command line").run
 
 
 def _tell_signed(output: Output, request: Path, parcel: Path) -> None:

@@ -13,7 +13,7 @@ from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation
-    from fedspray.runs.experiment import Experiment
+    from fedspray.experiment import Experiment
 
 DATA_PANEL = "Data"
 
@@ -203,24 +203,16 @@ Dtype = Annotated[
 ]
 
 
-_EXPERIMENT = (
-    *("algorithm", "backbone", "preset", "rounds", "local_epochs", "participation", "min_clients", "selection"),
-    *("seed", "seeds", "keep_split", "dtype"),
-)
-"""The flags that have the name of a key of an experiment, beside those of the data."""
-
-
 def experiment_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given of an experiment, under the names that its file has.
 
     Args:
         given: a command's arguments by name, its ``locals()``; all that is no flag of an experiment is ignored.
     """
-    from fedspray.federate import DATA_KEYS
+    from fedspray.experiment import knobs
 
-    values = {name: given.get(name) for name in (*DATA_KEYS, *_EXPERIMENT)}
+    values = {name: given.get(name) for name in knobs()}
     values |= {
-        "partition_dir": None if values["partition_dir"] is None else str(values["partition_dir"]),
         "keep_split": values["keep_split"] or None,
         "set": _pairs("--set", given.get("settings")),
         "backbone_of": _pairs("--backbone-of", given.get("backbone_of")),
@@ -230,7 +222,7 @@ def experiment_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_experiment(config: Path | None, flags: dict[str, Any]) -> Experiment:
     """The experiment in a file, if one is given, with its values overridden by flags."""
-    from fedspray.runs.experiment import Experiment, check_node_lists
+    from fedspray.experiment import Experiment, check_node_lists
 
     values = {} if config is None else Experiment.read_values(config)
     if "dataset" in flags and "partition_dir" not in flags:
@@ -260,10 +252,11 @@ def open_federation(output: Output, given: Mapping[str, Any]) -> Federation:
         output: where to say what is being done.
         given: a command's arguments by name, its ``locals()``; all that is no option of the data is ignored.
     """
-    from fedspray.federate import DATA_KEYS, build_federation
+    from fedspray.experiment import data_knobs
+    from fedspray.federate import build_federation
 
     with output.busy(f"preparing {given['dataset']} …"):
-        federation = build_federation(**{name: given[name] for name in (*DATA_KEYS, "seed")})
+        federation = build_federation(**{name: given[name] for name in (*data_knobs(), "seed") if name in given})
     note_tidied(output, federation)
     return federation
 

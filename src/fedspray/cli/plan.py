@@ -50,15 +50,16 @@ def plan(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict memory, time and bytes of a run from trial rounds on a sample of its data."""
-    from fedspray.runs.experiment import open_source
+    from fedspray.federate import open_data
     from fedspray.runs.plan import make_plan
+    from fedspray.runs.settings import build
 
     output, flags = Output(as_json), options.experiment_values(locals())
     experiment = options.read_experiment(config, flags)
-    run = experiment.run_settings()
-    run.build()  # refuse bad settings before any data is touched
-    with output.busy(f"trying {experiment.dataset} …"):
-        found = make_plan(open_source(experiment.source()), run, threads=threads)
+    run = experiment.run
+    build(run)  # refuse bad settings before any data is touched
+    with output.busy(f"trying {experiment.data.dataset} …"):
+        found = make_plan(open_data(experiment.data), run, threads=threads)
     if not output.as_json:
         output.show(_table(found))
     if found.fits is False:

@@ -104,23 +104,25 @@ def run(
 def _begin(
     output: Output, config: Path | None, flags: dict[str, Any], out: Path | None, threads: int
 ) -> tuple[Path, Federation]:
+    from fedspray.federate import open_data
     from fedspray.runs import store
-    from fedspray.runs.experiment import open_source
     from fedspray.runs.run import begin
-    from fedspray.runs.settings import check_meaning
+    from fedspray.runs.settings import build, check_meaning
 
     experiment = options.read_experiment(config, flags)
-    settings = experiment.run_settings()
-    settings.build()  # refuse bad settings before any data is touched
+    settings = experiment.run
+    build(settings)  # refuse bad settings before any data is touched
     check_meaning(settings.algorithm, settings.values)
     if out is not None:
         store.check_new(out, "--out", resumable=True)
-    with output.busy(f"preparing {experiment.dataset} …"):
-        federation = open_source(experiment.source())
+    with output.busy(f"preparing {experiment.data.dataset} …"):
+        federation = open_data(experiment.data)
     options.note_tidied(output, federation)
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{federation.name}-{experiment.algorithm}-{experiment.backbone}-{moment}".replace(":", ".")
-    folder = begin(out or Path("runs") / name, federation, settings, experiment.source(), threads=threads)
+    name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
+    folder = begin(
+        out or Path("runs") / name, federation, settings, experiment.data.located().to_json(), threads=threads
+    )
     return folder, federation
 
 
@@ -128,9 +130,10 @@ def _continue(
     output: Output, folder: Path, federation: Federation | None, threads: int | None, checkpoint_every: int | None
 ) -> None:
     """Runs what is missing in a folder; ``federation`` is read again unless it is at hand."""
+    from fedspray.experiment import Data
+    from fedspray.federate import open_data
     from fedspray.report.tables import run_table
     from fedspray.runs import store
-    from fedspray.runs.experiment import open_source
     from fedspray.runs.run import carry_out, load_settings
 
     settings, content = load_settings(folder)
@@ -141,7 +144,7 @@ def _continue(
             raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
         if federation is None:
             with output.busy(f"preparing {content['dataset']} …"):
-                federation = open_source(content["source"])
+                federation = open_data(Data.of(**content["source"]))
         if content["versions"] != store.versions():
             output.note("this run was begun with other versions of its libraries: its bits may differ from now on")
         rounds = content["settings"]["rounds"]

@@ -136,7 +136,7 @@ def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
         config: the TOML file, if there is one.
         given: a command's arguments by name, its ``locals()``; all that is no flag of a study is ignored.
     """
-    from fedspray.runs.experiment import Experiment
+    from fedspray.experiment import Experiment
     from fedspray.studies.choice import with_flags
     from fedspray.studies.plan import Plan
 
@@ -154,9 +154,9 @@ def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
 
 def _single() -> list[str]:
     """Flags that have one value for the whole study."""
-    from fedspray.federate import DATA_KEYS
+    from fedspray.experiment import data_knobs
 
-    return [*(name for name in DATA_KEYS if name != "dataset"), "rounds"]
+    return [*(name for name in data_knobs() if name != "dataset"), "rounds"]
 
 
 _LISTS = {

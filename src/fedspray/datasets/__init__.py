@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from fedspray import plugins
 from fedspray.datasets._files import DataFolders
-from fedspray.datasets.base import DatasetCard, FederationCard
+from fedspray.datasets.base import ClientGraphs, DatasetCard, FederationCard
 from fedspray.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from fedspray.data.graph import Graph
 
-__all__ = ["DataFolders", "DatasetCard", "FederationCard", "catalogue", "load", "names"]
+__all__ = ["DataFolders", "DatasetCard", "FederationCard", "catalogue", "generators", "load", "names"]
+
+DRAWN = ("banks",)
+"""Modules of data sets that are drawn from settings. They import NumPy inside functions: commands list the settings."""
 
 
 def catalogue() -> dict[str, DatasetCard | FederationCard]:
@@ -28,6 +31,12 @@ def catalogue() -> dict[str, DatasetCard | FederationCard]:
 def names() -> list[str]:
     """Every name that ``--dataset`` takes."""
     return list(catalogue())
+
+
+def generators() -> dict[str, type[ClientGraphs]]:
+    """The data sets that have settings, by name, without importing the others."""
+    cards = [card for name in DRAWN for card in plugins.load_module(__name__, "data set", name).CARDS]
+    return {card.name: card.source for card in cards}
 
 
 def load(name: str, folders: DataFolders | None = None) -> Graph:

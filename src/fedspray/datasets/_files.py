@@ -8,20 +8,22 @@ missing files are fetched, into a temporary folder, checked, and moved into plac
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.request
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedspray.errors import UNREADABLE, InputError, MissingDataError
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 DATA_VARIABLE = "FEDSPRAY_DATA"
 """The environment variable that names the data folder."""
@@ -203,6 +205,8 @@ def _refuse_other(file: Path, expected: str | None) -> None:
 
 
 def _download(url: str, file: Path) -> None:
+    import urllib.request
+
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -223,11 +227,13 @@ def _download(url: str, file: Path) -> None:
         raise OSError(f"{url}: the download ended after {file.stat().st_size} of {total} bytes")
 
 
-def _blocks(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
+def _blocks(response: HTTPResponse, url: str) -> Iterator[bytes]:
+    from http.client import HTTPException
+
     try:
         while block := response.read(1 << 16):
             yield block
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, HTTPException) as error:
         raise OSError(f"{url}: the download broke off ({error})") from None
 
 

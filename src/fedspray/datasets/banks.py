@@ -22,16 +22,17 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedspray.data.graph import Graph
 from fedspray.datasets._files import DataFolders
 from fedspray.datasets.base import ClientGraphs, FederationCard
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedspray.data.graph import Graph
 
 NODES_PER_CLIENT = 1_500
 """Nodes of each client where their total is not given."""
@@ -123,6 +124,8 @@ class Banks(ClientGraphs):
 
     def class_means(self, seed: int) -> NDArray[np.float32]:
         """[C, F]: centred at 0, in random directions, every two ``separation`` apart; for all clients."""
+        import numpy as np
+
         from fedspray.seeds import generator
 
         draws = generator(seed, "banks", "means").standard_normal((self.num_features, self.num_classes))
@@ -132,6 +135,9 @@ class Banks(ClientGraphs):
 
     def generate_client(self, seed: int, index: int, num_nodes: int, means: NDArray[np.float32]) -> Graph:
         """Draws one client from its own random stream."""
+        import numpy as np
+
+        from fedspray.data.graph import Graph
         from fedspray.seeds import generator
 
         rng = generator(seed, "banks", "client", index)
@@ -146,6 +152,8 @@ class Banks(ClientGraphs):
         return Graph.from_arrays(features, edges, labels, num_classes=self.num_classes)
 
     def _draw_edges(self, rng: np.random.Generator, is_majority: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+        import numpy as np
+
         majority, minority = np.flatnonzero(is_majority), np.flatnonzero(~is_majority)
         inside_majority, between, inside_minority = self._probabilities(len(is_majority))
         for nodes, probability in ((majority, inside_majority), (minority, inside_minority)):
@@ -184,6 +192,8 @@ def _draw_pairs(rng: np.random.Generator, num_nodes: int, probability: float) ->
     Pair number i is (u, u + s mod n) with s = i div n + 1 and u = i mod n: every pair of n nodes on a
     circle is named once, without a table and without square roots.
     """
+    import numpy as np
+
     step, start = np.divmod(_draw_indices(rng, num_nodes * (num_nodes - 1) // 2, probability), num_nodes)
     return np.stack([start, (start + step + 1) % num_nodes])
 

@@ -60,8 +60,8 @@ class DatasetCard:
 class ClientGraphs(ABC):
     """A data set that is one graph for each client, all with one task: nothing has to be cut.
 
-    A subclass is a frozen dataclass, whose fields are its settings: ``num_clients`` is the flag ``--clients``,
-    ``num_nodes`` is ``--nodes``. One without these fields has its own clients and nodes.
+    A subclass is a frozen dataclass, whose fields are its settings: each is a flag and a key of an experiment,
+    ``num_clients`` is ``--clients``. One without these fields has its own clients and nodes.
     """
 
     is_drawn: ClassVar[bool] = False

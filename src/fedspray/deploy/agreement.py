@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -24,8 +24,9 @@ from fedspray.data.splits import SplitRule
 from fedspray.deploy.forms import Forms
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
+from fedspray.experiment import RunSettings
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
+from fedspray.runs.settings import build_for
 
 FILE = "agreement.json"
 FORMAT = 1
@@ -69,7 +70,7 @@ class Agreement:
         for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
             if ":" in name:
                 raise InputError(f"{name!r} is code from outside, but sites run built-in algorithms and backbones only")
-        self.settings.build_for(self.roster)
+        build_for(self.settings, self.roster)
 
     @classmethod
     def between(cls, name: str, sites: Sequence[str], task: Task, settings: RunSettings) -> Agreement:
@@ -84,7 +85,7 @@ class Agreement:
     def largest_message(self) -> int:
         """Bytes of the largest message of the run, either way; what is larger is refused unread."""
         dtype = getattr(torch, self.settings.dtype)
-        algorithms = dict.fromkeys(self.settings.build_for(self.roster)[0])
+        algorithms = dict.fromkeys(build_for(self.settings, self.roster)[0])
         forms = [Forms.of(each, self.roster.task, dtype) for each in algorithms]
         parts = (("downlink",), ("uplink", "counts", "detail"))
         return max(form.most_bytes(*part) for form in forms for part in parts)
@@ -114,7 +115,7 @@ class Agreement:
         if content.get("format") != FORMAT:
             raise InputError(f"{where} has format {content.get('format')!r}, but this version reads format {FORMAT}")
         _check_kinds(content, _KINDS, where)
-        _check_kinds(content["run"], _RUN_KINDS, where, "run.")
+        _check_kinds(content["run"], _run_kinds(), where, "run.")
         names = (content["class_names"], content.get("feature_names"))
         task = Task(
             content["num_features"],
@@ -214,16 +215,21 @@ _KINDS: dict[str, _Kind] = {
     "run": ("an object", _is_object, False),
     "code": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
 }
-_RUN_KINDS: dict[str, _Kind] = {
-    "seeds": ("a list of whole numbers", lambda value: isinstance(value, list), False),
-    "algorithm": ("a text", _is_text, True),
-    "backbone": ("a text", _is_text, True),
-    "preset": ("a text or null", lambda value: value is None or _is_text(value), True),
-    "values": ("an object", _is_object, True),
-    "backbone_of": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
-    "keep_split": ("true or false", lambda value: isinstance(value, bool), True),
-    "dtype": ("a text", _is_text, True),
+_FITS: dict[str, _Kind] = {
+    "str": ("a text", _is_text, True),
+    "str | None": ("a text or null", lambda value: value is None or _is_text(value), True),
+    "bool": ("true or false", lambda value: isinstance(value, bool), True),
+    "int": ("a whole number", lambda value: isinstance(value, int), True),
+    "float": ("a number", lambda value: isinstance(value, int | float), True),
+    "Mapping[str, Any]": ("an object", _is_object, True),
+    "Mapping[str, str]": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
+    "tuple[int, ...]": ("a list of whole numbers", lambda value: isinstance(value, list), False),
 }
+
+
+def _run_kinds() -> dict[str, _Kind]:
+    """By the types of a run's settings."""
+    return {each.name: _FITS[str(each.type)] for each in fields(RunSettings)}
 
 
 def _check_kinds(content: Mapping[str, Any], kinds: Mapping[str, _Kind], where: str, prefix: str = "") -> None:

@@ -22,6 +22,7 @@ from fedspray.engine.process import process_peak
 from fedspray.engine.worker import Request, Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.nn import tree
+from fedspray.runs.settings import build, build_for
 
 PARENT_MEGABYTES = 95
 """What the site's main process needs beside its job process, as measured."""
@@ -71,11 +72,11 @@ def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any
     torch.set_num_threads(site.threads)
     dtype = getattr(torch, settings.dtype)
     k, seed = roster.clients.index(site.name), settings.seeds[0]
-    algorithms, rounds = settings.build_for(roster)
+    algorithms, rounds = build_for(settings, roster)
     algorithm = replace(algorithms[k], local_epochs=1)
     batch = GraphBatch.from_clients([client], [k], dtype=dtype)
     worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
-    of_server, _ = settings.build()
+    of_server, _ = build(settings)
     server = tree.cast(of_server.init_server(roster.task, seed), dtype)
     downlink = of_server.broadcast(server, list(range(roster.num_clients)))
     message = {name: value[k : k + 1] for name, value in downlink.items()}

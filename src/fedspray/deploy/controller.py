@@ -30,6 +30,7 @@ from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.errors import InputError, RunStopped, printable
 from fedspray.runs.conduct import Host, conduct
+from fedspray.runs.settings import build
 
 POLL = 0.02
 """Seconds between looks at the task list."""
@@ -112,7 +113,7 @@ class RunController(Controller):  # type: ignore[misc]
                 self._board.show(seed=seed, state="running")
                 forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
                 self._largest = forms.most_bytes("uplink", "counts", "detail")
-                return RemoteHost(roster, settings.build()[1], seed, self, forms)
+                return RemoteHost(roster, build(settings)[1], seed, self, forms)
 
             conduct(
                 roster,

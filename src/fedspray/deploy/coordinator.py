@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from fedspray.deploy.project import Project
 from fedspray.deploy.protocol import read_events
 from fedspray.deploy.session import AdminSession, Unreachable
 from fedspray.errors import InputError, MissingDataError
+from fedspray.experiment import Experiment, RunSettings
 from fedspray.runs import store
-from fedspray.runs.experiment import Experiment
 from fedspray.runs.run import begin_with
-from fedspray.runs.settings import RunSettings, describe
+from fedspray.runs.settings import build, describe
 
 
 def schema(features: str, classes: str) -> Task:
@@ -148,8 +148,8 @@ def amended(old: RunSettings, given: Mapping[str, Any]) -> RunSettings:
     Where the algorithm or the backbone changes, settings that the new one does not have are left out, and so is a
     preset of the old algorithm.
     """
-    new = Experiment.from_values(given, "command line").run_settings()
-    changed = {"algorithm", "backbone", "preset"} & set(given)
+    new = Experiment.from_values(given, "command line").run
+    changed = {each.name for each in fields(RunSettings)} & set(given) - {"backbone_of", "seeds"}
     if "algorithm" in changed and new.algorithm != old.algorithm:
         changed.add("preset")
     merged = replace(
@@ -157,10 +157,9 @@ def amended(old: RunSettings, given: Mapping[str, Any]) -> RunSettings:
         **{name: getattr(new, name) for name in changed},
         values={},
         backbone_of={**old.backbone_of, **new.backbone_of},
-        keep_split=old.keep_split or new.keep_split,
         seeds=new.seeds if {"seed", "seeds"} & set(given) else old.seeds,
     )
-    known = describe(*merged.build())
+    known = describe(*build(merged))
     return replace(merged, values={**{k: v for k, v in old.values.items() if k in known}, **new.values})
 
 

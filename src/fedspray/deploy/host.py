@@ -15,8 +15,9 @@ from fedspray.data.federation import Roster
 from fedspray.deploy.forms import Forms, contradiction, difference, fault_of_counts, fault_of_uplink, form_of
 from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.local import Blocks
-from fedspray.engine.rounds import Answers, RoundSettings
+from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request
+from fedspray.experiment import RoundSettings
 from fedspray.nn.tree import Message
 from fedspray.runs.models import PersonalModel
 

@@ -22,9 +22,9 @@ from fedspray.deploy.driver import Driver
 from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.project import Project
 from fedspray.deploy.site import Site
+from fedspray.experiment import RunSettings
 from fedspray.runs import store
 from fedspray.runs.run import begin_with
-from fedspray.runs.settings import RunSettings
 
 RUN = "run"
 Json = dict[str, Any]

@@ -32,6 +32,7 @@ from fedspray.engine.worker import Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
+from fedspray.runs.settings import build, build_for
 
 CARD = "site.json"
 WRITTEN = ("state", "models", "transfer", "ledger.jsonl", "console.log", "status.json")
@@ -133,7 +134,7 @@ class SiteRun:
             raise Refused(f"the job is for agreement {agreement[:12]}, but {site.name} agreed to {agreed}")
         self._site, self._run, self._agreement = site, check_name("run", run), own
         self._id = own.roster.clients.index(site.name)
-        self._rounds = own.settings.build()[1].rounds
+        self._rounds = build(own.settings)[1].rounds
         self._state = site.folder / "state" / run
         self._lock = Lock(self._state / "lock")
         self._lock.take_over()
@@ -141,7 +142,7 @@ class SiteRun:
         self._seed: int | None = None
         self._worker: Worker | None = None
         self._data = ""
-        algorithm = own.settings.build_for(own.roster)[0][self._id]
+        algorithm = build_for(own.settings, own.roster)[0][self._id]
         forms = Forms.of(algorithm, own.roster.task, getattr(torch, own.settings.dtype))
         self._downlink: Form = forms.downlink
         self.most_bytes = forms.most_bytes("downlink")
@@ -183,7 +184,7 @@ class SiteRun:
         settings, roster = self._agreement.settings, self._agreement.roster
         client = self._site.client(self._agreement, seed)
         batch = GraphBatch.from_clients([client], [self._id], dtype=getattr(torch, settings.dtype))
-        algorithm = settings.build_for(roster)[0][self._id]
+        algorithm = build_for(settings, roster)[0][self._id]
         worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
         data = client.fingerprint()
         stored = [store.read_tensors(file) for file in sorted(self._folder(seed).glob("memory-*.safetensors"))]

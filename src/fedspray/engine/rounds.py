@@ -17,9 +17,10 @@ import torch
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Task
 from fedspray.engine.worker import Request
-from fedspray.errors import InputError, RunStopped
+from fedspray.errors import RunStopped
 from fedspray.evaluation import selection
 from fedspray.evaluation.metrics import Counts, Json, PartCounts, breakdowns
+from fedspray.experiment import RoundSettings
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -48,27 +49,6 @@ class Engine(Protocol):
 
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers."""
-
-
-@dataclass(frozen=True)
-class RoundSettings:
-    """How long a run is, who takes part, and which round is reported."""
-
-    rounds: int = 300
-    participation: float = 1.0
-    """Share of the clients that train in a round."""
-    min_clients: int | None = None
-    """Fewer trained clients than this stop the run; by default half of those asked, rounded up."""
-    selection: str = "loss"
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise InputError(f"rounds is {self.rounds}, but must be at least 1")
-        if not 0 < self.participation <= 1:
-            raise InputError(f"participation is {self.participation}, but must be above 0 and at most 1")
-        if self.min_clients is not None and self.min_clients < 1:
-            raise InputError(f"min_clients is {self.min_clients}, but must be at least 1")
-        selection.check(self.selection)
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,32 @@
 A partitioner is one module here with one frozen dataclass. Its fields are its settings, each with a
 one-line description under ``metadata["help"]``; its one method returns the node ids of every client:
 disjoint, within the graph, ascending, the same for the same graph, settings and seed. Nodes may be
-left out. The module's name, with '-' for '_', is the public name.
+left out. The module's name, with '-' for '_', is the public name. Its fields are flags and keys of an
+experiment, so a module imports NumPy inside functions: a command lists its flags without it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedspray.data.graph import Graph
 from fedspray.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedspray.data.graph import Graph
 
 
 class Partitioner(ABC):
     """Cuts one graph into clients."""
+
+    is_drawn: ClassVar[bool] = True
+    """Whether ``--partition-seed`` plays a part."""
+    lists_nodes: ClassVar[bool] = False
+    """Whether it names nodes of the graph as it was read, so that no node may be left out before."""
 
     @abstractmethod
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
@@ -28,6 +37,8 @@ class Partitioner(ABC):
 
 def name_parts(parts: Iterable[NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
     """Names the parts ``client_00`` …, with their nodes in ascending order."""
+    import numpy as np
+
     sorted_parts = [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
     width = max(2, len(str(len(sorted_parts) - 1)))
     return {f"client_{index:0{width}d}": part for index, part in enumerate(sorted_parts)}
@@ -35,6 +46,8 @@ def name_parts(parts: Iterable[NDArray[np.int64]]) -> dict[str, NDArray[np.int64
 
 def largest_first(membership: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """The groups that ``membership`` [N] describes, by falling size, ties by their smallest node."""
+    import numpy as np
+
     order = np.argsort(membership, kind="stable")
     starts = np.flatnonzero(np.diff(membership[order])) + 1
     return sorted(np.split(order, starts), key=lambda nodes: (-len(nodes), nodes[0]))

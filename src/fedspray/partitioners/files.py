@@ -8,23 +8,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedspray.data.graph import Graph
 from fedspray.errors import InputError, MissingDataError
 from fedspray.partitioners.base import Partitioner
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedspray.data.graph import Graph
 
 
 @dataclass(frozen=True)
 class Files(Partitioner):
     """One file of node ids for each client."""
 
+    is_drawn: ClassVar[bool] = False
+    lists_nodes: ClassVar[bool] = True
+
     partition_dir: Path = field(metadata={"help": "folder with one .txt file of node ids for each client"})
 
     def partition(self, graph: Graph, seed: int = 0) -> dict[str, NDArray[np.int64]]:
         """The node ids of each client, by the client's name; the seed plays no part."""
+        import numpy as np
+
         if not self.partition_dir.is_dir():
             raise MissingDataError(
                 f"{self.partition_dir} is not a folder, but one with a file of node ids per client is needed "
@@ -48,6 +56,8 @@ class Files(Partitioner):
 
 
 def _read_ids(file: Path, num_nodes: int) -> NDArray[np.int64]:
+    import numpy as np
+
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedspray.data.graph import UNLABELLED, Graph
 from fedspray.errors import InputError
 from fedspray.partitioners.base import Partitioner, check_num_clients, name_parts
-from fedspray.seeds import generator
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedspray.data.graph import Graph
 
 MAX_DRAWS = 100
 """A draw that leaves a client without nodes is repeated so many times before giving up."""
@@ -35,6 +37,11 @@ class LabelSkew(Partitioner):
 
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
         """The node ids of each client."""
+        import numpy as np
+
+        from fedspray.data.graph import UNLABELLED
+        from fedspray.seeds import generator
+
         if self.num_clients > graph.num_nodes:
             raise InputError(f"{self.num_clients} clients are asked for, but the graph has {graph.num_nodes} nodes")
         groups = [np.flatnonzero(graph.labels == label) for label in range(UNLABELLED, graph.num_classes)]
@@ -54,4 +61,6 @@ class LabelSkew(Partitioner):
 
 
 def _cut_points(shares: NDArray[np.float64], num_nodes: int) -> NDArray[np.int64]:
+    import numpy as np
+
     return np.rint(np.cumsum(shares)[:-1] * num_nodes).astype(np.int64)

@@ -10,14 +10,17 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.partitioners.base import Partitioner, check_num_clients, largest_first, name_parts
 from fedspray.seeds import stream_key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedspray.data.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Louvain(Partitioner):
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
         """The node ids of each client, the largest first."""
         import igraph
+        import numpy as np
 
         whole = igraph.Graph(n=graph.num_nodes, edges=graph.edges.T)
         with _seeded(stream_key(seed, "louvain")):

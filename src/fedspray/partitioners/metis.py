@@ -6,14 +6,17 @@ Karypis and Kumar, A fast and high quality multilevel scheme for partitioning ir
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.partitioners.base import Partitioner, check_num_clients, largest_first, name_parts
 from fedspray.seeds import stream_key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedspray.data.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Metis(Partitioner):
 
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
         """The node ids of each client, the largest first."""
+        import numpy as np
         import pymetis
 
         if self.num_clients > graph.num_nodes:

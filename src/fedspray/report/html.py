@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from fedspray.evaluation.metrics import METRICS, Metric
+from fedspray.experiment import knobs
 from fedspray.report import findings
 from fedspray.report.card import Card
 from fedspray.report.contents import cost, make_cards, page_data
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Json, Method, read_comparison
 from fedspray.report.tables import best_of, percent_spread
-from fedspray.runs.settings import DTYPES
-
-_OWN_FLAGS = ("rounds", "local_epochs", "participation", "min_clients", "selection")
 
 
 def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: str | None = None) -> Json:
@@ -154,26 +152,27 @@ def commands_of(content: Mapping[str, Any]) -> list[str]:
     source, run = content["source"], content["run"]
     if source is None:
         return []
-    words = ["fedspray", "run"]
-    for name, value in source.items():
-        if value is not None and not (name == "partition_seed" and value == 0):
-            words += [_flag(name), str(value)]
-    words += ["--algorithm", run["algorithm"], "--backbone", run["backbone"]]
-    words += ["--preset", run["preset"]] if run["preset"] is not None else []
-    for name, value in run["values"].items():
-        words += [_flag(name), str(value)] if name in _OWN_FLAGS else ["--set", f"{name}={value}"]
-    for client, backbone in run["backbone_of"].items():
-        words += ["--backbone-of", f"{client}={backbone}"]
-    words += ["--keep-split"] if run["keep_split"] else []
-    words += ["--dtype", run["dtype"]] if run.get("dtype", DTYPES[0]) != DTYPES[0] else []
+    words, known = ["fedspray", "run"], knobs()
+    settings = {name: value for name, value in run["values"].items() if name not in known}
+    plain = {**source, **{name: value for name, value in run.items() if name in known}, **run["values"]}
+    for name, value in plain.items():
+        if (
+            name in known
+            and name != "seeds"
+            and (value != known[name].default or name in ("dataset", "algorithm", "backbone"))
+        ):
+            words += _words(known[name].flag, value)
+    words += _words("--set", settings)
     seeds = run["seeds"]
     if len(seeds) > 1 and seeds == list(range(len(seeds))):
         return [shlex.join([*words, "--seeds", str(len(seeds))])]
     return [shlex.join([*words, "--seed", str(seed)]) for seed in seeds]
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _words(flag: str, value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [word for name, each in value.items() for word in (flag, f"{name}={each}")]
+    return [flag] if value is True else [flag, str(value)]
 
 
 _ABSENT = object()

@@ -11,7 +11,8 @@ from typing import Any
 from fedspray.data.federation import Federation
 from fedspray.datasets import DataFolders
 from fedspray.errors import InputError, MissingDataError
-from fedspray.runs.experiment import open_source
+from fedspray.experiment import Data
+from fedspray.federate import open_data
 
 AUTHORS, LOUVAIN, OWN = "authors'", "Louvain's", ""
 
@@ -85,7 +86,7 @@ class Access:
 
     def _look(self, source: Mapping[str, Any]) -> Found | NotFound:
         values, split = dict(source), OWN
-        if values["partition_dir"] is not None:
+        if values.get("partition_dir") is not None:
             lists = self.lists(Path(values["partition_dir"]).name)
             split = LOUVAIN if lists is None else AUTHORS
             values |= {
@@ -93,7 +94,7 @@ class Access:
                 "partitioner": None if lists is None else "files",
             }
         try:
-            return Found(values, split, open_source(values))
+            return Found(values, split, open_data(Data.of(**values)))
         except MissingDataError as error:
             text = str(error)
             return NotFound(f"{text[0].upper()}{text[1:]}.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedspray.data.statistics import ClientStatistics, FederationStatistics, describe
+from fedspray.experiment import Data
 from fedspray.report.sheets import Sheet
 from fedspray.reproduce.access import AUTHORS, Found, NotFound
 from fedspray.reproduce.lines import MISSING, Line, Missing, PartResult
 from fedspray.reproduce.published import PAPER, read_rows
 from fedspray.reproduce.trained import Request
-from fedspray.runs.experiment import Experiment
 
 FOLDERS = {"pubmed": "PubMed", "wikics": "WikiCS", "physics": "Physics", "flickr": "Flickr"}
 """The folders of the authors' node lists."""
@@ -108,7 +108,7 @@ def table4(request: Request) -> PartResult:
 
 
 def _find(dataset: str, request: Request) -> Found | NotFound:
-    source = Experiment(dataset=dataset, partition_dir=f"partitions/{FOLDERS[dataset]}").source()
+    source = Data.of(dataset=dataset, partition_dir=f"partitions/{FOLDERS[dataset]}").located().to_json()
     return request.access.find(source, features=False)
 
 

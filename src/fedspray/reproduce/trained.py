@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fedspray.errors import InputError
+from fedspray.experiment import Experiment
 from fedspray.reproduce.access import LOUVAIN, Access, Found
 from fedspray.reproduce.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, QUICK, Line, Missing
 from fedspray.reproduce.published import PublishedRow, results
-from fedspray.runs.experiment import Experiment
 from fedspray.runs.result import spread
 from fedspray.studies.cells import Cell
 from fedspray.studies.comparison import Entry

@@ -15,13 +15,14 @@ from torch import Tensor
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster
 from fedspray.engine.local import Blocks
-from fedspray.engine.rounds import Engine, Progress, RoundSettings, run_rounds, start
+from fedspray.engine.rounds import Engine, Progress, run_rounds, start
 from fedspray.errors import RunStopped, disk_full_at
+from fedspray.experiment import RoundSettings, RunSettings
 from fedspray.nn import tree
 from fedspray.runs import proxies, store
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import Json, RunResult, SeedResult
-from fedspray.runs.settings import RunSettings, describe
+from fedspray.runs.settings import build, build_for, describe, torch_dtype
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -91,7 +92,7 @@ def conduct(
 
 def header(roster: Roster, settings: RunSettings) -> Json:
     """What a result says about its run: data set, algorithm, backbone and all settings."""
-    algorithm, rounds = settings.build()
+    algorithm, rounds = build(settings)
     data = {name: value for name, value in roster.settings.items() if name != "split_seed"}
     return {
         "dataset": roster.name,
@@ -120,9 +121,9 @@ class _Seed:
     ) -> None:
         self._roster, self._seed, self._open_host = roster, seed, open_host
         self._every, self._on_record, self._on_round = checkpoint_every, on_record, on_round
-        self._algorithm, self._rounds = settings.build()  # the server's, whatever backbones clients have
-        self._algorithms, _ = settings.build_for(roster)
-        self._dtype = settings.torch_dtype
+        self._algorithm, self._rounds = build(settings)  # the server's, whatever backbones clients have
+        self._algorithms, _ = build_for(settings, roster)
+        self._dtype = torch_dtype(settings)
         self._folder = None if folder is None else folder / f"seed-{seed}"
 
     def result(self) -> SeedResult:

@@ -19,9 +19,10 @@ from fedspray.data.reading import read_graph
 from fedspray.display import count, line
 from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError
+from fedspray.experiment import RunSettings
 from fedspray.nn import tree
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings, describe
+from fedspray.runs.settings import build, describe, torch_dtype
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -63,7 +64,7 @@ class PersonalModel:
         if different is not None:
             which, given, known = different
             raise InputError(f"{which} of the graph is {given}, but this model was trained on {known} there")
-        dtype = self.settings.torch_dtype
+        dtype = torch_dtype(self.settings)
         batch = GraphBatch.from_graph(
             graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype, train=train
         )
@@ -99,12 +100,12 @@ class PersonalModel:
         if "algorithm" not in meta or "client" not in meta:
             raise InputError(f"{path} is not a personal model, but one is needed: RUN/seed-…/models/CLIENT.safetensors")
         settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
-        algorithm, _ = settings.build()
+        algorithm, _ = build(settings)
         names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
         task = Task(
             meta["num_features"], meta["num_classes"], *(None if known is None else tuple(known) for known in names)
         )
-        template = algorithm.init_clients(task, _single_node(task, settings.torch_dtype), seed=0)
+        template = algorithm.init_clients(task, _single_node(task, torch_dtype(settings)), seed=0)
         client = tree.restore(template, tree.part_of(tensors, "client"))
         snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
         return cls(meta["client"], meta["client_id"], algorithm, task, snapshot, settings)

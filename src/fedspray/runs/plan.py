@@ -22,8 +22,9 @@ from fedspray.data.graph import Graph
 from fedspray.engine.local import LocalEngine, single_blocks
 from fedspray.engine.process import peak_memory, release_memory, resident_memory
 from fedspray.engine.rounds import run_rounds, start
+from fedspray.experiment import RunSettings
 from fedspray.runs.result import Json
-from fedspray.runs.settings import RunSettings
+from fedspray.runs.settings import build, build_for, torch_dtype
 from fedspray.seeds import generator
 
 SAMPLE_NODES = 100_000
@@ -72,8 +73,8 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
     federation.check_labels()
     if not settings.keep_split:
         federation = federation.with_split(settings.seeds[0])
-    server, rounds = settings.build()
-    algorithms = dict(zip(federation.roster.clients, settings.build_for(federation.roster)[0], strict=True))
+    server, rounds = build(settings)
+    algorithms = dict(zip(federation.roster.clients, build_for(settings, federation.roster)[0], strict=True))
     # What a process sets up once is not to be scaled.
     _try(_sample(federation, WARM_UP_NODES), settings, algorithms, threads)
     sample = _sample(federation, SAMPLE_NODES)
@@ -111,9 +112,9 @@ def _try(
     sample: Federation, settings: RunSettings, algorithms: Mapping[str, Algorithm[Any, Any]], threads: int
 ) -> tuple[LocalEngine, list[Json]]:
     """A few rounds, with each client's algorithm by its name; returns their records too."""
-    server, rounds = settings.build()
+    server, rounds = build(settings)
     own = [algorithms[client.name] for client in sample.clients]
-    dtype = settings.torch_dtype
+    dtype = torch_dtype(settings)
     blocks = single_blocks(sample) if rounds.participation < 1 else None
     engine = LocalEngine(sample, own, 0, blocks=blocks, dtype=dtype, threads=threads)
     records: list[Json] = []

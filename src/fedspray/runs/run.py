@@ -16,11 +16,12 @@ from fedspray.data.federation import Federation, Roster
 from fedspray.data.graph import as_integers
 from fedspray.engine.local import Blocks, LocalEngine, single_blocks
 from fedspray.errors import InputError
+from fedspray.experiment import DTYPES, RunSettings
 from fedspray.runs import nodes, store
 from fedspray.runs.conduct import Host, OnRecord, conduct, header
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import Json, RunResult
-from fedspray.runs.settings import DTYPES, RunSettings, check_meaning, refuse_text
+from fedspray.runs.settings import build, build_for, check_meaning, refuse_text, torch_dtype
 
 
 def run(
@@ -105,7 +106,7 @@ def begin_with(
 
     ``splits`` is the fingerprint of the splits, where they are kept; None where the seeds draw them.
     """
-    settings.build_for(roster)  # refuse bad settings before anything is written
+    build_for(settings, roster)  # refuse bad settings before anything is written
     store.new_folder(folder, resumable=fingerprint is not None)
     content = {
         **header(roster, settings),
@@ -186,9 +187,9 @@ class _Here(LocalEngine):
         blocks: Blocks | None,
         threads: int,
     ) -> None:
-        if blocks is None and settings.build()[1].participation < 1:
+        if blocks is None and build(settings)[1].participation < 1:
             blocks = single_blocks(federation)
-        super().__init__(federation, algorithms, seed, blocks=blocks, dtype=settings.torch_dtype, threads=threads)
+        super().__init__(federation, algorithms, seed, blocks=blocks, dtype=torch_dtype(settings), threads=threads)
         self._settings, self._roster = settings, federation.roster
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:

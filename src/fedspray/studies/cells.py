@@ -22,8 +22,9 @@ from weakref import WeakKeyDictionary
 
 from fedspray import algorithms
 from fedspray.data.federation import Federation
-from fedspray.runs.experiment import open_source
-from fedspray.runs.settings import RunSettings, deciding, describe
+from fedspray.experiment import Data, RunSettings
+from fedspray.federate import open_data
+from fedspray.runs.settings import build, build_for, deciding, describe
 
 RESULT_VERSION = 1
 """Raised when the same settings, data and seed give other numbers than before, and only then."""
@@ -61,7 +62,7 @@ class Cell:
     @cached_property
     def settings(self) -> Json:
         """Every setting with its value."""
-        return describe(*self.run.build())
+        return describe(*build(self.run))
 
     def federation(self) -> Federation:
         """The clients with the splits of this cell."""
@@ -73,13 +74,13 @@ class Cell:
     def identity(self) -> Json:
         """All that decides the result."""
         federation = self.federation()
-        clients, _ = self.run.build_for(federation.roster)
+        clients, _ = build_for(self.run, federation.roster)
         names = [client.name for client in federation.clients]
         return {
             "result_version": RESULT_VERSION,
             "algorithm": self.run.algorithm,
             "backbone": self.run.backbone,
-            "settings": deciding(*self.run.build()),
+            "settings": deciding(*build(self.run)),
             "backbone_of": {
                 name: {"backbone": self.run.backbone_of[name], "settings": deciding(clients[names.index(name)])}
                 for name in sorted(self.run.backbone_of)
@@ -123,7 +124,7 @@ def _hash(identity: Json) -> str:
 @lru_cache(maxsize=8)
 def _open(source: str) -> Federation:
     """A worker gets many cells of the same data, and reads them once."""
-    return open_source(json.loads(source))
+    return open_data(Data.of(**json.loads(source)))
 
 
 @lru_cache(maxsize=64)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedspray.federate import DATA_KEYS
-from fedspray.runs.experiment import check_node_lists
+from fedspray.experiment import check_node_lists, data_knobs
 from fedspray.studies.plan import dataset_name, method_name, split_owners
 
 Values = dict[str, Any]
@@ -90,7 +89,7 @@ def _restricted(values: Mapping[str, Any], compare: Mapping[str, Any], chosen: M
 
 def _with_data(compare: Values, flags: Mapping[str, Any]) -> Values:
     """Data sets that are given as tables have data keys of their own; flags are stronger."""
-    data, listed = {key: flags[key] for key in DATA_KEYS if key in flags}, compare.get("datasets")
+    data, listed = {key: flags[key] for key in data_knobs() if key in flags}, compare.get("datasets")
     if not data or not isinstance(listed, list):
         return compare
     return {**compare, "datasets": [{**e, **data} if isinstance(e, Mapping) else e for e in listed]}

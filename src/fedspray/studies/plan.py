@@ -28,9 +28,8 @@ from typing import Any
 
 from fedspray import algorithms
 from fedspray.errors import InputError, unknown
-from fedspray.federate import DATA_KEYS
-from fedspray.runs.experiment import Experiment
-from fedspray.runs.settings import RunSettings, check_meaning, describe
+from fedspray.experiment import Data, Experiment, RunSettings, data_knobs
+from fedspray.runs.settings import build, check_meaning, describe
 from fedspray.studies.cells import Cell
 from fedspray.studies.tuning import TunePlan
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
@@ -77,7 +76,7 @@ class Row:
     @property
     def settings(self) -> Json:
         """Every setting with its value."""
-        return describe(*self.run.build())
+        return describe(*build(self.run))
 
     def with_values(self, values: Mapping[str, Any]) -> Row:
         """The same row with some settings changed."""
@@ -88,7 +87,7 @@ class Row:
     def check(self) -> None:
         """Refuses settings that this method or backbone does not have."""
         try:
-            self.run.build()
+            build(self.run)
         except InputError as error:
             raise InputError(f"{self.method}, {self.backbone}: {error}") from None
 
@@ -112,8 +111,8 @@ class Plan:
     """All that ``fedspray compare`` takes. `Plan.from_values` reads a TOML file and flags."""
 
     base: Experiment
-    datasets: Mapping[str, Experiment]
-    """The name in tables, and the experiment whose data keys name the data."""
+    datasets: Mapping[str, Data]
+    """By their names in tables."""
     methods: tuple[Method, ...]
     backbones: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -139,20 +138,20 @@ class Plan:
         known = ("datasets", "algorithms", "backbones", "seeds", "reference", "set", "tune")
         check_keys(compare, known, f"{where}: [compare]")
         base = Experiment.from_values({k: v for k, v in values.items() if k != "compare"}, where)
-        datasets = _datasets(compare.get("datasets", [base.dataset]), values, where)
-        methods = _methods(compare.get("algorithms", [base.algorithm]), base, where)
+        datasets = _datasets(compare.get("datasets", [base.data.dataset]), values, where)
+        methods = _methods(compare.get("algorithms", [base.run.algorithm]), base.run, where)
         names = [method.name for method in methods]
         reference = compare.get("reference", "fedspray" if "fedspray" in names else names[0])
         if reference not in names:
             raise unknown("reference", str(reference), names)
-        backbones = check_list(compare.get("backbones", [base.backbone]), f"{where}: backbones", "names")
+        backbones = check_list(compare.get("backbones", [base.run.backbone]), f"{where}: backbones", "names")
         seeds = compare.get("seeds")
         plan = cls(
             base=base,
             datasets=datasets,
             methods=methods,
             backbones=tuple(map(str, backbones)),
-            seeds=base.run_settings().seeds if seeds is None else check_seeds(seeds, f"{where}: seeds"),
+            seeds=base.run.seeds if seeds is None else check_seeds(seeds, f"{where}: seeds"),
             reference=reference,
         )
         everything = plan._names()
@@ -193,13 +192,13 @@ class Plan:
                     raise InputError(f"{both[0]} is set by a flag and searched for {method.name}, but only one can be")
 
     def _row(self, dataset: str, backbone: str, method: Method) -> Row:
-        shared = self.base.run_settings()
+        shared = self.base.run
         values = {**shared.values, **method.set}
         for rule in (*self.rules, *self.flags):
             if set(rule.owners) <= {dataset, backbone, method.name}:
                 values |= rule.values
         run = replace(shared, algorithm=method.algorithm, backbone=backbone, preset=method.preset, values=values)
-        return Row(dataset=dataset, method=method.name, source=self.datasets[dataset].source(), run=run)
+        return Row(dataset=dataset, method=method.name, source=self.datasets[dataset].located().to_json(), run=run)
 
     def _names(self) -> list[str]:
         """Of data sets, methods and backbones; refuses names that cannot be told apart, or not be shown in a line."""
@@ -224,21 +223,21 @@ def method_name(entry: str | Mapping[str, Any], default: str = "") -> str:
     return entry if isinstance(entry, str) else str(entry.get("name", entry.get("algorithm", default)))
 
 
-def _datasets(listed: Any, values: Mapping[str, Any], where: str) -> dict[str, Experiment]:
-    shared = {key: values[key] for key in DATA_KEYS if key in values}
-    found: dict[str, Experiment] = {}
+def _datasets(listed: Any, values: Mapping[str, Any], where: str) -> dict[str, Data]:
+    shared = {key: values[key] for key in data_knobs() if key in values}
+    found: dict[str, Data] = {}
     for entry in check_list(listed, f"{where}: datasets", "names or tables"):
         given = {"dataset": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
-        check_keys(given, ("name", *DATA_KEYS), f"{where}: datasets")
+        check_keys(given, ("name", *data_knobs()), f"{where}: datasets")
         name = dataset_name(given)
         given.pop("name", None)
         if name in found:
             raise InputError(f"{where}: two data sets are called {name!r}: give one of them another `name`")
-        found[name] = Experiment.from_values({**shared, **given}, f"{where}: data set {name}")
+        found[name] = Experiment.from_values({**shared, **given}, f"{where}: data set {name}").data
     return found
 
 
-def _methods(listed: Any, base: Experiment, where: str) -> tuple[Method, ...]:
+def _methods(listed: Any, base: RunSettings, where: str) -> tuple[Method, ...]:
     found = []
     for entry in check_list(listed, f"{where}: algorithms", "names or tables"):
         given = {"algorithm": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))

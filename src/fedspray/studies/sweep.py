@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from fedspray.errors import InputError
-from fedspray.federate import DATA_KEYS
-from fedspray.runs.experiment import Experiment
-from fedspray.runs.settings import check_meaning, parse
+from fedspray.experiment import data_knobs
+from fedspray.runs.settings import check_meaning
 from fedspray.studies.comparison import Entry, figures
 from fedspray.studies.plan import Plan, Row
 from fedspray.studies.statistics import COMPARED
@@ -37,9 +36,9 @@ def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[An
     found = []
     for value in values:
         for row in plan.rows():
-            changed = _with_data(row, setting, value) if setting in DATA_KEYS else row.with_values({setting: value})
+            changed = _with_data(row, setting, value) if setting in data_knobs() else row.with_values({setting: value})
             changed.check()
-            shown = changed.source[setting] if setting in DATA_KEYS else changed.settings[setting]
+            shown = changed.source[setting] if setting in data_knobs() else changed.settings[setting]
             found.append((shown, changed))
     read = [shown for shown, _ in found[:: len(plan.rows())]]
     twice = next((shown for i, shown in enumerate(read) if shown in read[:i]), None)
@@ -59,8 +58,7 @@ def summarise_sweep(setting: str, entries: Sequence[tuple[Any, Entry]]) -> Json:
 
 def _with_data(row: Row, setting: str, value: Any) -> Row:
     if setting in _NAMED:
-        others = ", ".join(name for name in DATA_KEYS if name not in _NAMED)
+        others = ", ".join(name for name in data_knobs() if name not in _NAMED)
         raise InputError(f"{setting} cannot be swept, but any setting can, and {others}")
-    kinds = {f.name: str(f.type) for f in fields(Experiment)}
-    source = {**row.source, setting: parse(setting, value, kinds[setting])}
+    source = {**row.source, setting: data_knobs()[setting].read(value)}
     return replace(row, source=source, label=f"{setting}={value}")

@@ -1,0 +1,418 @@
+"""An experiment: which data, and which run on them. Every knob is declared once, and it is declared here.
+
+A knob is a field with a description and what is allowed. Its name is the flag (with '-' for '_'), the key in TOML, the
+argument in Python, the key in ``settings.json`` and the line in an agreement between organisations. What belongs to
+one data set or partitioner (``nodes`` of `banks`, ``alpha`` of `label-skew`) is a field of that plug-in, in the
+plug-in's own file, and is collected from there. Settings of algorithms and backbones stay behind ``--set`` and the
+table ``[set]``::
+
+    dataset = "pubmed"
+    partitioner = "louvain"
+    resolution = 0.5
+    algorithm = "fedspray"
+    seeds = 5
+
+    [set]
+    distill_weight = 2.0
+
+Nothing here imports torch or NumPy, so that a command can list its flags at once.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache, reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+from fedspray import datasets, plugins
+from fedspray.errors import InputError, MissingDataError, unknown
+from fedspray.partitioners.base import Partitioner
+
+DATA, TRAINING = "Data", "Training"
+"""The parts of an experiment, and the panels of ``--help``."""
+DTYPES = ("float32", "float64")
+
+
+def knob(default: Any, text: str, **about: Any) -> Any:
+    """A field that everybody can set.
+
+    Args:
+        default: its value unless somebody gives one.
+        text: one line for ``--help`` and the documentation.
+        about: ``metavar``; ``usual``, what None stands for, in a few words; what is allowed: ``least``, ``above``,
+            ``most``, ``choices``; and ``neutral`` for a knob that is added later: its value in all results so far.
+            Where it has this value it is no part of a result's identity.
+    """
+    kept = {"default_factory": default} if isinstance(default, type) else {"default": default}
+    return field(**kept, metadata={"help": text, **about})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What names a federation."""
+
+    dataset: str = knob(
+        "banks",
+        "A name from `fedspray datasets`, a graph in npz format, or a folder: a saved federation, or one npz for each "
+        "client.",
+        metavar="NAME|FILE|DIR",
+    )
+    partitioner: str | None = knob(
+        None,
+        "How one graph is cut into clients: louvain, metis, label-skew, files, or package.module:Name.",
+        metavar="NAME",
+        usual="louvain",
+    )
+    clients: int | None = knob(None, "Number of clients.", metavar="K", usual="the data set's own")
+    partition_seed: int = knob(0, "Draws the partition, and the graphs of `banks`.", metavar="INT", least=0)
+    prepare: str | None = knob(
+        None,
+        "Done to a graph before it is cut: largest-component, normalise-rows, or both, joined by commas.",
+        metavar="STEPS",
+    )
+    split: str | None = knob(
+        None,
+        "Percent of the labelled nodes for training, validation and test.",
+        metavar="A/B/C",
+        usual="40/30/30",
+    )
+    split_scope: str | None = knob(
+        None,
+        "client: every client draws its own split; graph: one is drawn before the graph is cut.",
+        metavar="client|graph",
+        usual="client",
+    )
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """The knobs of the data set or partitioner that are given, by name."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @classmethod
+    def of(cls, **values: Any) -> Data:
+        """From flat values, as `to_json` gives them; what is None is not given."""
+        given = {name: value for name, value in values.items() if value is not None}
+        core = {name: given.pop(name) for name in _names(cls) if name in given}
+        return cls(**core, own=given)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, flat."""
+        return {**{name: getattr(self, name) for name in _names(Data)}, **self.own}
+
+    def located(self) -> Data:
+        """The same with absolute paths, so that a run can be resumed from anywhere."""
+        values = self.to_json()
+        if self.dataset not in datasets.names() and located(self.dataset).exists():
+            values["dataset"] = str(located(self.dataset).absolute())
+        for name in (name for name in self.own if knobs()[name].kind.startswith("Path")):
+            values[name] = str(datasets.DataFolders.from_environment().located(Path(values[name])).absolute())
+        return Data.of(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings:
+    """How long a run is, who takes part, and which round is reported."""
+
+    rounds: int = knob(300, "Number of rounds.", metavar="R", least=1)
+    participation: float = knob(1.0, "Share of clients that train in a round.", metavar="X", above=0, most=1)
+    min_clients: int | None = knob(
+        None,
+        "Stop when fewer clients than this train in a round.",
+        metavar="K",
+        least=1,
+        usual="half of those asked, rounded up",
+    )
+    selection: str = knob("loss", "The reported round by validation: loss, accuracy, balanced …", metavar="RULE")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Everything that decides a run's result, beside its data."""
+
+    algorithm: str = knob("fedspray", "A name from `fedspray algorithms`, or package.module:Name.", metavar="NAME")
+    backbone: str = knob("gcn", "gcn, sgc, sage, mlp, gat, or package.module:Name.", metavar="NAME")
+    preset: str | None = knob(None, "A named set of the algorithm's settings, e.g. paper.", metavar="NAME")
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the algorithm, backbone and rounds that differ from the defaults (and from the preset)."""
+    backbone_of: Mapping[str, str] = knob(
+        dict, "Another backbone for one client (where no GNN is shared).", metavar="CLIENT=NAME"
+    )
+    seeds: tuple[int, ...] = (0,)
+    keep_split: bool = knob(
+        False, "Use the splits of a saved federation for every seed, instead of drawing them from the seed."
+    )
+    dtype: str = knob(DTYPES[0], "Of weights and messages: float32 or float64.", metavar="TYPE", choices=DTYPES)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.seeds:
+            raise InputError("seeds is empty, but at least one seed is needed")
+        for seed in self.seeds:
+            if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+                raise InputError(f"seeds contain {seed!r}, but must be whole numbers from 0 on")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds are {list(self.seeds)}, but each may be given once")
+
+    def of_client(self, name: str) -> RunSettings:
+        """The settings from one client's view: its own backbone and no other."""
+        return replace(self, backbone=self.backbone_of.get(name, self.backbone), backbone_of={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All that ``fedspray run`` takes."""
+
+    data: Data = field(default_factory=Data)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], where: str) -> Experiment:
+        """From flat values, as in a TOML file or from flags; unknown names are refused."""
+        if "compare" in values:
+            raise InputError(f"{where}: [compare] is for `fedspray compare`, but this command takes one experiment")
+        known = knobs()
+        for name in values:
+            if name not in known:
+                raise InputError(f"{where}: {unknown('key', str(name), known)} (settings go under [set])")
+        read = {name: known[name].read(value, f"{where}: ") for name, value in values.items()}
+        data = Data.of(**{name: value for name, value in read.items() if known[name].part == DATA})
+        return cls(data=data, run=_run_settings(read))
+
+    @staticmethod
+    def read_values(file: Path) -> dict[str, Any]:
+        """The values in a TOML file."""
+        try:
+            return tomllib.loads(file.read_text())
+        except FileNotFoundError:
+            raise MissingDataError(f"{file} is not a file, but an experiment in TOML is needed") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{file} is not readable TOML ({error})") from None
+
+
+def _run_settings(given: Mapping[str, Any]) -> RunSettings:
+    if given.get("seed") is not None and given.get("seeds") is not None:
+        raise InputError(f"seed is {given['seed']} and seeds is {given['seeds']}, but only one of them may be given")
+    own = {name: given[name] for name in _names(RunSettings) if name in given}
+    settings = {name: given[name] for name in _SETTINGS if given.get(name) is not None}
+    twice = next((name for name in settings if name in given.get("set", {})), None)
+    if twice is not None:
+        raise InputError(f"{twice} is given twice: as a flag of its own and as a setting")
+    count = given.get("seeds")
+    seeds = tuple(range(count)) if count is not None else (given.get("seed") or 0,)
+    return RunSettings(**own, values={**given.get("set", {}), **settings}, seeds=seeds)
+
+
+# ---- knobs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What can be set: a flag, a key in TOML and an argument in Python."""
+
+    name: str
+    kind: str
+    """Its type as text, such as ``int | None``."""
+    help: str
+    part: str
+    default: Any = None
+    metavar: str | None = None
+    usual: str | None = None
+    """What a default of None stands for."""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] | None = None
+    owners: tuple[str, ...] = ()
+    """The data sets and partitioners that it is for; empty: for all."""
+
+    @property
+    def flag(self) -> str:
+        """As on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def type(self) -> Any:
+        """As an annotation."""
+        return reduce(or_, (_TYPES[part.strip()] for part in self.kind.split("|")))
+
+    def read(self, value: Any, where: str = "") -> Any:
+        """A value from text (flags) or with a type already (TOML, Python); what is not allowed is refused."""
+        if self.kind == _TABLE:
+            if not isinstance(value, Mapping):
+                raise InputError(f"{where}{self.name} is {value!r}, but must be a table of names and values")
+            return dict(value)
+        found = parse(self.name, value, self.kind)
+        _refuse_outside(self.name, found, vars(self))
+        return found
+
+
+_TABLE = "Mapping[str, str]"
+_TYPES: dict[str, Any] = {
+    **{each.__name__: each for each in (int, float, str, bool)},
+    "None": None,
+    "Path": str,
+    _TABLE: dict[str, str],
+}
+
+
+@cache
+def knobs() -> dict[str, Knob]:
+    """Every knob by name, those of the data first."""
+    found = {knob.name: knob for knob in (*_declared(Data, DATA), *_plugin_knobs())}
+    run = (*_declared(RunSettings, TRAINING), *_declared(RoundSettings, TRAINING), *_OTHERS)
+    twice = sorted(found.keys() & {each.name for each in run})
+    if twice:
+        raise TypeError(f"{twice[0]} is a knob of the data and of the run, but a name must mean one thing: rename one")
+    return found | {each.name: each for each in run}
+
+
+def data_knobs() -> dict[str, Knob]:
+    """The knobs that name a federation."""
+    return {name: each for name, each in knobs().items() if each.part == DATA}
+
+
+_OTHERS = (
+    Knob("local_epochs", "int | None", "Local steps in a round.", TRAINING, metavar="E", least=1, usual="5"),
+    Knob("set", _TABLE, "Any setting of algorithm or backbone; see `fedspray algorithms`.", TRAINING, {}, "NAME=VALUE"),
+    Knob("seed", "int | None", "One seed.", TRAINING, metavar="INT", least=0, usual="0"),
+    Knob("seeds", "int | None", "Several seeds, from 0 on.", TRAINING, metavar="N", least=1),
+)
+"""`local_epochs` is a setting of every algorithm, with a flag of its own; the others are written otherwise inside."""
+
+
+def owned_fields(plugin: type[Any]) -> dict[str, Field[Any]]:
+    """The fields of a data set's or partitioner's class by the name of their knob: ``num_nodes`` is ``nodes``."""
+    return {each.name.removeprefix("num_"): each for each in fields(plugin)}
+
+
+def partitioners() -> dict[str, type[Partitioner]]:
+    """All partitioners by name."""
+    package = "fedspray.partitioners"
+    return {name: plugins.load_class(package, "partitioner", name, Partitioner) for name in plugins.names(package)}
+
+
+def _plugin_knobs() -> list[Knob]:
+    """The knobs of data sets and partitioners; where two have one by the same name it must be the same."""
+    found: dict[str, Knob] = {}
+    core = {each.name: each for each in _declared(Data, DATA)}
+    for owner, plugin in {**partitioners(), **datasets.generators()}.items():
+        for name, each in owned_fields(plugin).items():
+            kind = kind_of(each)
+            same = core.get(name) or found.get(name)
+            if same is not None and kind not in (same.kind, same.kind.removesuffix(" | None")):
+                raise TypeError(f"{name} of {owner} is {kind}, but elsewhere {same.kind}: a name must mean one thing")
+            if name not in core:
+                owners = (*(same.owners if same else ()), owner)
+                text = f"For {' and '.join(f'`{each}`' for each in owners)}: {each.metadata['help']}."
+                least, metavar = each.metadata.get("least"), each.metadata.get("metavar", _METAVARS.get(kind, "X"))
+                usual = None if each.default in (MISSING, None) else str(each.default)
+                wanted = kind if kind.endswith("None") else f"{kind} | None"
+                found[name] = Knob(name, wanted, text, DATA, None, metavar, usual, least=least, owners=owners)
+    return list(found.values())
+
+
+_METAVARS = {"int": "N", "int | None": "N", "Path": "DIR", "str": "NAME"}
+
+
+def _declared(owner: type[Any], part: str) -> list[Knob]:
+    """The knobs that are fields of a class here; ``neutral`` concerns results alone."""
+    found = []
+    for each in fields(owner):
+        if "help" in each.metadata:
+            about = {name: value for name, value in each.metadata.items() if name not in ("help", "neutral")}
+            default = {} if each.default is MISSING else each.default
+            found.append(Knob(each.name, kind_of(each), each.metadata["help"], part, default, **about))
+    return found
+
+
+def kind_of(each: Field[Any]) -> str:
+    """A field's type as text; it is text already where annotations are not evaluated."""
+    return each.type.__name__ if isinstance(each.type, type) else str(each.type)
+
+
+def _names(owner: type[Any]) -> list[str]:
+    return [each.name for each in fields(owner) if "help" in each.metadata]
+
+
+_SETTINGS = (*_names(RoundSettings), "local_epochs")
+
+
+def located(dataset: str) -> Path:
+    """The path of a data set that is not a name: here, or in the data folder if it has a ``/``."""
+    path = Path(dataset)
+    return datasets.DataFolders.from_environment().located(path) if len(path.parts) > 1 else path
+
+
+def check(settings: Any) -> None:
+    """Refuses a value that is outside of what its field allows."""
+    for each in fields(settings):
+        _refuse_outside(each.name, getattr(settings, each.name), each.metadata)
+
+
+def _refuse_outside(name: str, value: Any, allowed: Mapping[str, Any]) -> None:
+    choices = allowed.get("choices")
+    if value is not None and choices is not None and value not in choices:
+        raise InputError(f"{name} is {value!r}, but must be {' or '.join(choices)}")
+    words: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+        "least": ("at least", lambda found, limit: found >= limit),
+        "above": ("above", lambda found, limit: found > limit),
+        "most": ("at most", lambda found, limit: found <= limit),
+    }
+    limits = {key: allowed[key] for key in words if allowed.get(key) is not None}
+    if value is not None and not all(words[key][1](value, limit) for key, limit in limits.items()):
+        wanted = " and ".join(f"{words[key][0]} {limit}" for key, limit in limits.items())
+        raise InputError(f"{name} is {value}, but must be {wanted}")
+
+
+def parse(name: str, value: Any, kind: str) -> Any:
+    """A setting's value, from text (command line) or from a value that has a type already (TOML, Python)."""
+    wanted = [part.strip() for part in kind.split("|")]
+    text = str(value).strip()
+    if "None" in wanted and (value is None or text.lower() == "none"):
+        return None
+    if "bool" in wanted and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number, convert in (("int", int), ("float", float)):
+        if number in wanted and not isinstance(value, bool):
+            try:
+                found = convert(text)
+            except ValueError:
+                continue
+            if not math.isfinite(found):
+                raise InputError(f"{name} is {value!r}, but must be a finite number")
+            return found
+    if ("str" in wanted or "Path" in wanted) and not isinstance(value, bool):
+        return text
+    allowed = {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "None": "none",
+        "str": "text",
+        "Path": "a path",
+    }
+    raise InputError(f"{name} is {value!r}, but must be {' or '.join(allowed.get(part, part) for part in wanted)}")
+
+
+def check_node_lists(values: Mapping[str, Any], dataset: str, where: str) -> None:
+    """Refuses to cut another graph by the node lists of a file's own: ids of the one are ids of the other too.
+
+    Args:
+        values: the file's.
+        dataset: what a flag names instead.
+        where: the file.
+    """
+    own, lists = values.get("dataset"), values.get("partition_dir")
+    if lists is not None and own is not None and own != dataset:
+        raise InputError(
+            f"{where}: partition_dir is {str(lists)!r}, node lists of {own}, but --dataset is {dataset}: "
+            "give its own with --partition-dir"
+        )
