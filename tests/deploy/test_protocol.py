@@ -86,6 +86,9 @@ def test_what_a_run_needs(message: Mail, link: Link, me: str) -> None:
             "server",
             "no run needs it",
         ),
+        (mail("server", f"server.{JOB}", "return", "", ""), Link("parent", "north"), f"north.{JOB}", "it is for"),
+        (mail("server", "north", "req", "admin", "admin"), Link("server", "server"), f"north.{JOB}", "it is for"),
+        (mail(f"server.{JOB}", "server", "return", "", ""), Link("server", "server"), "north", "no run needs it"),
         (mail("server", "north", "req", "admin", "admin", bytes=101), Link("server", "server"), "north", "101 bytes"),
     ],
 )
@@ -133,3 +136,19 @@ def test_headers_of_any_kind_are_read() -> None:
     for size in (-1, "many", None, 1e9):
         assert Mail.read({**headers, "sm__sz": size}, 10).bytes > 1 << 60
     assert Mail.read({}, 3).origin == ""
+
+
+@pytest.mark.parametrize(("kind", "topic"), [("reply", "sm__DATA"), ("reply", "sm__ACK"), ("odd", "sm__DATA")])
+def test_only_a_request_is_part_of_a_stream(kind: str, topic: str) -> None:
+    """NVFlare takes any other kind for an answer."""
+    inner = {"sm__ch": "server_command", "sm__tp": "get_task", "sm__sz": 9, "sm__id": 7}
+    read = Mail.read({"cn__channel": "sm__STREAM", "cn__topic": topic, "cn__msg_type": kind, **inner}, 10)
+    assert (read.kind, read.channel, read.topic) == (kind, "sm__STREAM", topic)
+    assert all((read.kind, read.channel, read.topic) not in lines for lines in FLOWS.values())
+
+
+def test_a_stream_is_no_flow_control() -> None:
+    """Whatever it calls itself."""
+    outer = {"cn__channel": "sm__STREAM", "cn__topic": "sm__DATA", "cn__msg_type": "req"}
+    read = Mail.read({**outer, "sm__ch": "sm__STREAM", "sm__tp": "sm__ACK", "sm__sz": 9, "sm__id": 7}, 10)
+    assert all((read.kind, read.channel, read.topic) not in lines for lines in FLOWS.values())

@@ -9,14 +9,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from fedspray import build_federation, run
 from fedspray.deploy.board import read_progress
+from fedspray.deploy.driver import Driver
+from fedspray.deploy.local import RUN, LocalFederation
+from fedspray.deploy.session import AdminSession, Unreachable
+from fedspray.runs import store
+from fedspray.runs.settings import RunSettings
 
 FEDSPRAY = Path(sys.executable).with_name("fedspray")
+WITNESS = Path(__file__).with_name("witness")
+ROUNDS = 3
 
 
 def fedspray(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -95,3 +104,61 @@ def spoilt(folder: Path, code: str) -> str:
         "    executor.SiteExecutor.execute = execute\n"
     )
     return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+
+
+class GuardedFederation(LocalFederation):
+    """Three banks, none of them started."""
+
+    def __init__(self, folder: Path, grace: float = 20.0, **options: Any) -> None:
+        self.data = build_federation("banks", clients=3, nodes=200)
+        settings = RunSettings(algorithm="fedspray", values={"rounds": ROUNDS, **options})
+        super().__init__(folder, self.data, settings, grace=grace)
+        self.kits = self.project.folder / "kits"
+
+    def kit(self, name: str) -> Path:
+        return self.kits / name
+
+    def connected(self) -> set[str]:
+        try:
+            with AdminSession(self.kits / "coordinator") as session:
+                return set(session.sites())
+        except Unreachable:
+            return set()
+
+    def wait_for(self, *names: str) -> None:
+        until(lambda: set(names) <= self.connected(), 60, f"{names} did not connect")
+
+    def drive(self) -> dict[str, Any]:
+        return Driver(self.project, RUN, tell=lambda _: None).drive()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        file = "events.jsonl" if name == "server" else "ledger.jsonl"
+        return [line for line in store.read_lines(self.kit(name) / file) if "event" in line]
+
+    def undisturbed(self) -> dict[str, str]:
+        """The models of the same run in one process, trained one by one."""
+        result = run(self.data, algorithm="fedspray", backbone="gcn", rounds=ROUNDS)
+        models: dict[str, str] = result.summary()["models"]
+        return models
+
+
+def until(condition: Callable[[], bool], seconds: float, complaint: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.2)
+
+
+def named_topics() -> list[str]:
+    """Every topic that NVFlare has a name for."""
+    from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic, ServerCommandNames
+    from nvflare.private import defs
+
+    places = [AdminCommandNames, ReservedTopic, ServerCommandNames]
+    places += [each for name, each in vars(defs).items() if isinstance(each, type) and name.endswith("Topic")]
+    found = {value for place in places for value in vars(place).values() if isinstance(value, str)}
+    return sorted(topic for topic in found if not topic.startswith("nvflare"))
+
+
+def read_witness(file: Path) -> list[list[str]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

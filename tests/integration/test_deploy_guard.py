@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,15 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from federations import spoilt
+from federations import WITNESS, GuardedFederation, named_topics, read_witness, spoilt, until
 
-from fedspray import build_federation, run
 from fedspray.deploy import processes
 from fedspray.deploy.certificates import make_request
 from fedspray.deploy.coordinator import set_disabled, sign
 from fedspray.deploy.driver import Driver
 from fedspray.deploy.kits import place_server
-from fedspray.deploy.local import RUN, LocalFederation
+from fedspray.deploy.local import RUN
 from fedspray.deploy.parcels import unpack
-from fedspray.deploy.session import AdminSession, Unreachable
 from fedspray.deploy.site import Site
 from fedspray.experiment import RunSettings
 from fedspray.runs import store
@@ -40,44 +38,7 @@ from fedspray.runs import store
 pytestmark = pytest.mark.slow
 
 ATTACKER = Path(__file__).with_name("attacker.py")
-ROUNDS = 3
 JOB = "11111111-2222-4333-8444-555555555555"
-
-
-class Federation(LocalFederation):
-    """Three banks, none of them started."""
-
-    def __init__(self, folder: Path, grace: float = 20.0, **options: Any) -> None:
-        self.data = build_federation("banks", clients=3, nodes=200)
-        settings = RunSettings(algorithm="fedspray", values={"rounds": ROUNDS, **options})
-        super().__init__(folder, self.data, settings, grace=grace)
-        self.kits = self.project.folder / "kits"
-
-    def kit(self, name: str) -> Path:
-        return self.kits / name
-
-    def connected(self) -> set[str]:
-        try:
-            with AdminSession(self.kits / "coordinator") as session:
-                return set(session.sites())
-        except Unreachable:
-            return set()
-
-    def wait_for(self, *names: str) -> None:
-        until(lambda: set(names) <= self.connected(), 60, f"{names} did not connect")
-
-    def drive(self) -> dict[str, Any]:
-        return Driver(self.project, RUN, tell=lambda _: None).drive()
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        file = "events.jsonl" if name == "server" else "ledger.jsonl"
-        return [line for line in store.read_lines(self.kit(name) / file) if "event" in line]
-
-    def undisturbed(self) -> dict[str, str]:
-        """The models of the same run in one process, trained one by one."""
-        result = run(self.data, algorithm="fedspray", backbone="gcn", rounds=ROUNDS)
-        models: dict[str, str] = result.summary()["models"]
-        return models
 
 
 class Attacker:
@@ -117,19 +78,12 @@ def plain_command(kit: Path) -> list[str]:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    made = Federation(tmp_path / "federation")
+def federation(tmp_path: Path) -> Iterator[GuardedFederation]:
+    made = GuardedFederation(tmp_path / "federation")
     try:
         yield made
     finally:
         processes.stop([kit for kit in made.kits.iterdir() if kit.name != "coordinator"], seconds=1.0)
-
-
-def until(condition: Callable[[], bool], seconds: float, complaint: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, complaint
-        time.sleep(0.2)
 
 
 def shots(victim: Path, target: str) -> list[dict[str, Any]]:
@@ -150,7 +104,7 @@ def shots(victim: Path, target: str) -> list[dict[str, Any]]:
     return [{**shot, "origin": origin} for shot in single for origin in (None, "server")]
 
 
-def test_a_site_against_another_site(federation: Federation, tmp_path: Path) -> None:
+def test_a_site_against_another_site(federation: GuardedFederation, tmp_path: Path) -> None:
     """bank_02 takes part in the run, and attacks bank_00 and the server meanwhile."""
     victim = federation.kit("bank_00")
     (victim / "models").mkdir()
@@ -179,7 +133,7 @@ def test_a_site_against_another_site(federation: Federation, tmp_path: Path) -> 
     assert not federation.events("bank_00"), "nothing got so far"
 
 
-def test_a_server_against_a_site(federation: Federation, tmp_path: Path) -> None:
+def test_a_server_against_a_site(federation: GuardedFederation, tmp_path: Path) -> None:
     """The coordinator's machine runs other software: no check of the server's is left."""
     victim = federation.kit("bank_00")
     (victim / "models").mkdir()
@@ -203,7 +157,7 @@ def test_a_server_against_a_site(federation: Federation, tmp_path: Path) -> None
     [("bank_00", True), ("server", True), pytest.param("bank_00", False, marks=pytest.mark.nightly)],
 )
 def test_everything_that_nvflare_registers(
-    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, guarded: bool
+    federation: GuardedFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, guarded: bool
 ) -> None:
     """A new version of NVFlare may register something new: it must not be reachable.
 
@@ -246,7 +200,6 @@ def test_everything_that_nvflare_registers(
         assert reached - REACHABLE[victim], "the attack reaches nothing even without the guard"
 
 
-WITNESS = Path(__file__).with_name("witness")
 REACHABLE = {
     "bank_00": {
         ("admin", "admin"),  # the guard looks inside
@@ -270,21 +223,6 @@ REACHABLE = {
 """All that the other end of the connection reaches: written by hand, apart from the guard's own list."""
 
 
-def named_topics() -> list[str]:
-    """Every topic that NVFlare has a name for."""
-    from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic, ServerCommandNames
-    from nvflare.private import defs
-
-    places = [AdminCommandNames, ReservedTopic, ServerCommandNames]
-    places += [each for name, each in vars(defs).items() if isinstance(each, type) and name.endswith("Topic")]
-    found = {value for place in places for value in vars(place).values() if isinstance(value, str)}
-    return sorted(topic for topic in found if not topic.startswith("nvflare"))
-
-
-def read_witness(file: Path) -> list[list[str]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def witnessed(file: Path, kind: str, channel: str) -> set[str]:
     return {line[2] for line in read_witness(file) if line[:2] == [kind, channel]}
 
@@ -295,7 +233,7 @@ def _settled(file: Path) -> bool:
     return file.stat().st_size == before
 
 
-def test_a_local_user(federation: Federation) -> None:
+def test_a_local_user(federation: GuardedFederation) -> None:
     """The processes of a kit listen on no port, and their socket is closed to other users."""
     for name in ("server", "bank_00", "bank_01", "bank_02"):
         processes.start(federation.kit(name))
@@ -323,7 +261,7 @@ def test_a_local_user(federation: Federation) -> None:
         assert "PermissionError" in tried.stderr
 
 
-def test_a_stolen_kit(federation: Federation, tmp_path: Path) -> None:
+def test_a_stolen_kit(federation: GuardedFederation, tmp_path: Path) -> None:
     """Somebody copied bank_00's kit and runs it, with our software and without, while bank_00 takes part."""
     for name in ("server", "bank_00", "bank_01", "bank_02"):
         processes.start(federation.kit(name))
@@ -350,7 +288,7 @@ def test_a_stolen_kit(federation: Federation, tmp_path: Path) -> None:
 
 def test_a_message_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bank_02 answers with 300 MB: nobody reads them, and the run goes on without it."""
-    federation = Federation(tmp_path / "federation", grace=3.0, min_clients=2)
+    federation = GuardedFederation(tmp_path / "federation", grace=3.0, min_clients=2)
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", spoilt(tmp_path / "spoilt", "result['arrays'] = bytes(300_000_000)"))
         attacker = Attacker(federation.kit("bank_02"), tmp_path, wait_for="server")
@@ -376,7 +314,7 @@ def test_a_message_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(line["sender"].startswith("bank_02 ") for line in refused)
 
 
-def test_a_disabled_site_and_one_with_a_new_key(federation: Federation, tmp_path: Path) -> None:
+def test_a_disabled_site_and_one_with_a_new_key(federation: GuardedFederation, tmp_path: Path) -> None:
     """Cut off at once, and let in again; a new key takes the old one's place, which a thief may have."""
     for name in ("server", "bank_00", "bank_01", "bank_02"):
         processes.start(federation.kit(name))

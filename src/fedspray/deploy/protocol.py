@@ -52,7 +52,7 @@ _TASKS = ("get_task", "submit_update")
 _RUN_COMMANDS = ("abort", "get_run_info", "handle_dead_job")
 _PARENT = ("get_clients", "heartbeat", "update_run_status")
 _BYE = _lines("req", "cellnet.channel", "bye") | _lines("reply", "cellnet.channel", "bye")
-_FLOW_CONTROL = _lines("stream", STREAM, "sm__ACK", "sm__ERROR")
+_FLOW_CONTROL = _lines("req", STREAM, "sm__ACK", "sm__ERROR")
 _RETURNED: set[Line] = {("return", "", "")}
 """What cannot be delivered comes back."""
 
@@ -83,7 +83,7 @@ FLOWS: Mapping[tuple[Party, Party], frozenset[Line]] = {
         | _answers("aux_communication", *_AUX)
         | _FLOW_CONTROL
     ),
-    ("server", "site job"): frozenset(_RETURNED | _BYE | _lines("stream", STREAM, "sm__ERROR")),
+    ("server", "site job"): frozenset(_RETURNED | _BYE | _lines("req", STREAM, "sm__ERROR")),
     ("site job", "server"): frozenset(_BYE),
     ("site job", "site"): frozenset(
         _lines("req", "admin", "train.notify_job_status")
@@ -168,10 +168,8 @@ class Mail:
         )
         if kind == "return":
             return cls(origin, destination, kind, "", "", payload_bytes)
-        if channel != STREAM:
+        if (kind, channel, topic) != ("req", STREAM, STREAM_DATA):
             return cls(origin, destination, kind, channel, topic, payload_bytes)
-        if topic != STREAM_DATA:
-            return cls(origin, destination, "stream", STREAM, topic, payload_bytes)
         declared = headers.get(STREAM_SIZE, 0)
         size = declared if isinstance(declared, int) and declared >= 0 else 1 << 62
         channel, topic, stream = (str(headers.get(k, ""))[:200] for k in (STREAM_CHANNEL, STREAM_TOPIC, STREAM_ID))
@@ -243,12 +241,8 @@ def fault_of(mail: Mail, link: Link, me: str, sites: Collection[str], largest: i
         return f"it says that it comes from {mail.origin!r}, which this connection is not"
     if receiver is None or (mail.kind, mail.channel, mail.topic) not in FLOWS.get((sender, receiver), frozenset()):
         return f"no run needs it: {mail} to {mail.destination!r}"
-    if root_of(me) != SERVER and root_of(mail.destination) not in (SERVER, root_of(me)):
+    if not _may_deliver(link, mail.destination, me):
         return f"it is for {mail.destination!r}"
-    if SERVER not in (root_of(mail.origin), root_of(mail.destination)) and (
-        root_of(mail.origin) != root_of(mail.destination)
-    ):
-        return "it goes from one site to another"
     if job_of(mail.origin) and job_of(mail.destination) and job_of(mail.origin) != job_of(mail.destination):
         return "it goes from one job to another"
     if mail.bytes > largest:
@@ -267,3 +261,12 @@ def _may_carry(link: Link, origin: str, me: str) -> bool:
     if link.via == "server":
         return root_of(origin) == SERVER
     return root_of(origin) == SERVER if root_of(me) != SERVER and origin != root_of(me) else origin != me
+
+
+def _may_deliver(link: Link, destination: str, me: str) -> bool:
+    """Whether a message over this connection can be for a receiver: a main process hands on to and from its own job."""
+    if job_of(me):
+        return destination == me
+    if link.via == "job":
+        return me == SERVER or root_of(destination) in (SERVER, me)
+    return root_of(destination) == me
