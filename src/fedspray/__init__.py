@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fedspray.api import run as run
     from fedspray.backbones.base import Backbone as Backbone
     from fedspray.backbones.base import Drop as Drop
-    from fedspray.backbones.base import layer_shapes as layer_shapes
+    from fedspray.backbones.base import LayeredBackbone as LayeredBackbone
     from fedspray.backbones.base import setting as setting
     from fedspray.backbones.gat import GAT as GAT
     from fedspray.backbones.gcn import GCN as GCN
@@ -122,7 +122,7 @@ _HOMES = {
     "fedspray.algorithms.moon": ("MOON",),
     "fedspray.algorithms.scaffold": ("SCAFFOLD",),
     "fedspray.api": ("compare", "inspect", "load", "report", "resume", "run"),
-    "fedspray.backbones.base": ("Backbone", "Drop", "layer_shapes", "setting"),
+    "fedspray.backbones.base": ("Backbone", "Drop", "LayeredBackbone", "setting"),
     "fedspray.backbones.gat": ("GAT",),
     "fedspray.backbones.gcn": ("GCN",),
     "fedspray.backbones.mlp": ("MLP",),

@@ -15,12 +15,14 @@ from toys import awkward_federation, ragged_federation, stack
 from fedspray import algorithms, backbones
 from fedspray.algorithms.fedlit import ChannelNet, FedLit
 from fedspray.backbones.base import Backbone, Drop
+from fedspray.backbones.gcn import GCNLayer
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation, Task
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.nn import edges
-from fedspray.nn.channels import Convolution, split_edges
+from fedspray.nn.channels import split_edges
+from fedspray.nn.layers import Layer
 from fedspray.nn.tree import Params, part_of
 from fedspray.seeds import generator
 
@@ -38,7 +40,7 @@ def lit(backbone: str = "gcn", **values: Any) -> FedLit:
 class OneChannel(Backbone):
     """FedLit's network with a single channel, as a backbone for Local and FedAvg."""
 
-    convolution: Convolution = Convolution("gcn")
+    convolution: Layer = GCNLayer()
 
     @property
     def net(self) -> ChannelNet:

@@ -18,7 +18,7 @@ from fedspray.data.federation import Federation, Task
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.nn import ops
-from fedspray.nn.channels import num_weights
+from fedspray.nn.layers import num_weights
 from fedspray.nn.tree import cast, part_of
 from fedspray.seeds import generator
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv
 from toys import ragged_federation, stack
 
-from fedspray import backbones
+from fedspray import backbones, seeds
 from fedspray.backbones.base import Backbone
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.nn.tree import Params
 
@@ -97,6 +100,48 @@ def test_every_backbone_has_an_oracle() -> None:
 def test_backbone_equals_pyg(name: str, sparse: bool) -> None:
     backbone, params, batch = setting(name, sparse, **OPTIONS.get(name, {}))
     assert torch.allclose(backbone.logits(params, batch), ORACLES[name](params, batch), rtol=0, atol=1e-10)
+
+
+def weighted(batch: GraphBatch) -> tuple[GraphBatch, Tensor]:
+    """A number from 0.1 to 3.1 for every edge, and what PyG wants: one for each direction."""
+    drawn = 0.1 + 3 * seeds.generator(0, "edge weights").random((batch.edges.shape[1],))
+    return replace(batch, edge_weights=drawn), torch.from_numpy(np.tile(drawn, 2))
+
+
+def test_gcn_with_edge_weights_equals_pyg() -> None:
+    backbone, params, plain = setting("gcn")
+    batch, both = weighted(plain)
+    hidden = features(batch)
+    for layer, (fan_in, fan_out) in enumerate(((5, 8), (8, 3)), start=1):
+        conv = GCNConv(fan_in, fan_out).double()
+        put(conv.lin.weight, params[f"conv{layer}.weight"][0].T)
+        put(conv.bias, params[f"conv{layer}.bias"][0])
+        hidden = conv(hidden.relu() if layer > 1 else hidden, batch.edge_index, both)
+    assert torch.allclose(backbone.logits(params, batch), hidden, rtol=0, atol=1e-10)
+    assert not torch.allclose(backbone.logits(params, plain), hidden, rtol=0, atol=1e-3)
+
+
+def test_sgc_with_edge_weights_equals_pyg() -> None:
+    backbone, params, plain = setting("sgc")
+    batch, both = weighted(plain)
+    conv = SGConv(5, 3, K=2).double()
+    put(conv.lin.weight, params["linear.weight"][0].T)
+    put(conv.lin.bias, params["linear.bias"][0])
+    assert torch.allclose(
+        backbone.logits(params, batch), conv(features(batch), batch.edge_index, both), rtol=0, atol=1e-10
+    )
+
+
+def test_sage_takes_a_weighted_mean_and_attention_refuses_weights() -> None:
+    """Node 0 has neighbours 1 and 2 with weights 1 and 3: (h_1 + 3 h_2) / 4."""
+    graph = Graph.from_arrays(np.array([[1.0], [2.0], [4.0]], dtype=np.float32), np.array([[0, 0], [1, 2]]))
+    batch = replace(GraphBatch.from_graph(graph, dtype=torch.float64), edge_weights=np.array([1.0, 3.0]))
+    layer = backbones.layer_of(backbones.make("sage"), "a test")
+    weights = {"weight": torch.tensor([[[1.0, 10.0]]]).double(), "bias": torch.zeros(1, 1).double()}
+    assert layer(weights, None, batch, batch.rows)[:, 0].tolist() == [3.5 + 10, 1 + 20, 1 + 40]
+    backbone, params, plain = setting("gat")
+    with pytest.raises(InputError, match="edges have weights, but gat learns its own"):
+        backbone.logits(params, weighted(plain)[0])
 
 
 @pytest.mark.parametrize("name", ORACLES)

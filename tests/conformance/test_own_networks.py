@@ -13,7 +13,7 @@ from toys import ragged_federation, stack
 from fedspray import algorithms, backbones
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.nn.channels import num_weights
+from fedspray.nn.layers import num_weights
 
 NAMES = [name for name in algorithms.names() if hasattr(algorithms.find(name), "network")]
 PAIRS = [(name, backbone) for name in NAMES for backbone in backbones.names()]

@@ -67,6 +67,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Settings that every algorithm or backbone has, and that mean nothing to this one."""
+    own_network: ClassVar[bool] = False
+    """Whether it builds a network of the backbone's layers, with its `hidden` and `layers`, in the backbone's place."""
     backbone: Backbone = field(default_factory=GCN, metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
     reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")

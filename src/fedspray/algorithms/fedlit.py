@@ -29,24 +29,26 @@ from torch import Tensor
 
 from fedspray.algorithms._personal import grow
 from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.backbones import layer_of
 from fedspray.backbones.base import Drop, Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import edges, ops
-from fedspray.nn.channels import Channel, Convolution, closest_width, convolution_like, num_weights, split_edges
+from fedspray.nn.channels import Channel, split_edges
+from fedspray.nn.layers import Layer, Linear, Table, closest_width, num_weights, shapes_of
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
 
-_LINEAR = Convolution("mlp")
+_LINEAR = Linear()
 
 
 @dataclass(frozen=True)
 class ChannelNet:
     """The network of T channels. Weights of the channels are [T, …], so that reordering them is one index."""
 
-    convolution: Convolution
+    convolution: Layer
     hidden: int
     layers: int
     num_types: int
@@ -54,9 +56,8 @@ class ChannelNet:
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
         """``project.*`` (W_1), ``channels.project.*`` (W_2c), ``channels.conv<l>.*`` and ``out.*``."""
         return {
-            f"{name}.{part}": (self.num_types, *shape) if name.startswith("channels.") else shape
-            for name, (layer, *ends) in self._layers(task).items()
-            for part, shape in layer.shapes(*ends).items()
+            name: (self.num_types, *shape) if name.startswith("channels.") else shape
+            for name, shape in shapes_of(self._layers(task)).items()
         }
 
     def draw(self, task: Task, generator: torch.Generator) -> Params:
@@ -84,11 +85,11 @@ class ChannelNet:
             hidden = _LINEAR(part_of(own, "project"), projected, channel, batch.rows)
             for layer in range(1, self.layers + 1):
                 hidden = self.convolution(part_of(own, f"conv{layer}"), hidden, channel, batch.rows)
-                hidden = hidden if self.convolution.kind == "sgc" else drop(self.convolution.activate(hidden))
+                hidden = drop(self.convolution.activate(hidden)) if self.convolution.has_weights else hidden
             total = total + (hidden if channel.self_loops else hidden * channel.touched)
         return _LINEAR(part_of(params, "out"), total, batch, batch.rows)
 
-    def _layers(self, task: Task) -> dict[str, tuple[Convolution, int, int]]:
+    def _layers(self, task: Task) -> Table:
         inner = {f"channels.conv{layer}": self.convolution for layer in range(1, self.layers + 1)}
         return {
             "project": (_LINEAR, task.num_features, self.hidden),
@@ -140,6 +141,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         "order": "how the channels of the client's last upload were reordered, for its moments",
     }
     ignores: ClassVar[frozenset[str]] = frozenset({"init"})
+    own_network: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "published": {
             "self_loops": False,
@@ -181,7 +183,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        convolution_like(self.backbone, "fedlit")
+        layer_of(self.backbone, "fedlit")
         for name in ("link_types", "em_steps"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1")
@@ -189,7 +191,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
     def network(self, sizes: Task | GraphBatch) -> ChannelNet:
         """The network for this many features and classes."""
         task = Task(sizes.num_features, sizes.num_classes)
-        convolution = convolution_like(self.backbone, "fedlit")
+        convolution = layer_of(self.backbone, "fedlit")
 
         def build(width: int) -> ChannelNet:
             return ChannelNet(convolution, width, self.backbone.layers, self.link_types)
@@ -197,7 +199,9 @@ class FedLit(Algorithm[ServerState, ClientState]):
         if not self.match_parameters:
             return build(self.backbone.hidden)
         target = num_weights(self.backbone.shapes(task))
-        return build(closest_width(lambda width: num_weights(build(width).shapes(task)), target, convolution.heads))
+        return build(
+            closest_width(lambda width: num_weights(build(width).shapes(task)), target, convolution.width_step)
+        )
 
     # ---- server -----------------------------------------------------------------------------------
 

@@ -24,18 +24,20 @@ import torch
 from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.backbones import layer_of
 from fedspray.backbones.base import Backbone, Drop, setting
+from fedspray.backbones.gcn import GCNLayer
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.nn import ops
-from fedspray.nn.channels import Convolution, closest_width, convolution_like, num_weights
+from fedspray.nn.layers import Layer, Linear, Shapes, Table, closest_width, draw_all, num_weights, shapes_of
 from fedspray.nn.optim import AdamState
 from fedspray.nn.structure import StructureEmbedding
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
 
-_LINEAR, _GCN = Convolution("mlp"), Convolution("gcn")
+_LINEAR, _GCN = Linear(), GCNLayer()
 
 
 @dataclass(frozen=True)
@@ -46,27 +48,21 @@ class DecoupledNet(Backbone):
     logits = W_out [Â^L [X | s_0] | s_L] + b, where the hops run over C columns.
     """
 
-    convolution: Convolution = _GCN
+    convolution: Layer = _GCN
     embedding: StructureEmbedding = StructureEmbedding()
     published_head: bool = False
 
-    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+    def shapes(self, task: Task) -> Shapes:
         """``structure.*``, ``feature.*`` and ``out.*``."""
-        layers = self._layers(task).items()
-        return {
-            f"{name}.{part}": shape for name, (layer, *ends) in layers for part, shape in layer.shapes(*ends).items()
-        }
+        return shapes_of(self._layers(task))
 
     def draw(self, task: Task, generator: torch.Generator) -> Params:
         """Glorot's weights and zero biases."""
-        drawn: Params = {}
-        for name, (layer, fan_in, fan_out) in self._layers(task).items():
-            drawn |= prefixed(name, layer.draw(fan_in, fan_out, generator))
-        return drawn
+        return draw_all(self._layers(task), generator)
 
     def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
         """[x_L | s_L], or what the published head makes of it; None for SGC."""
-        if self.convolution.kind == "sgc":
+        if not self.convolution.has_weights:
             return None
         surroundings = self._surroundings(params, batch)
         hidden = ops.feature_linear(batch.rows, params["feature.pre.weight"], params["feature.pre.bias"])
@@ -90,7 +86,7 @@ class DecoupledNet(Backbone):
         of_features, of_first, of_last = torch.split(weight, widths, dim=1)
         scores = ops.feature_linear(batch.rows, of_features) + ops.linear(surroundings[0], batch.rows.ptr, of_first)
         for _ in range(self.layers):
-            scores = ops.propagate(batch.gcn_adjacency, scores, batch.rows.ptr)
+            scores = self.convolution({}, scores, batch, batch.rows)
         return scores + ops.linear(surroundings[-1], batch.rows.ptr, of_last, bias)
 
     def _surroundings(self, params: Params, batch: GraphBatch) -> list[Tensor]:
@@ -102,12 +98,12 @@ class DecoupledNet(Backbone):
             found.append(structure)
         return found
 
-    def _layers(self, task: Task) -> dict[str, tuple[Convolution, int, int]]:
+    def _layers(self, task: Task) -> Table:
         """Every layer with its widths, in drawing order."""
         width, numbers = self.hidden, range(1, self.layers + 1)
-        layers = {"structure.emb": (_LINEAR, self.embedding.width, width)}
+        layers: dict[str, tuple[Layer, int, int]] = {"structure.emb": (_LINEAR, self.embedding.width, width)}
         layers |= {f"structure.conv{layer}": (_GCN, width, width) for layer in numbers}
-        if self.convolution.kind == "sgc":
+        if not self.convolution.has_weights:
             return layers | {"out": (_LINEAR, task.num_features + 2 * width, task.num_classes)}
         layers["feature.pre"] = (_LINEAR, task.num_features, width)
         layers |= {f"feature.conv{layer}": (self.convolution, 2 * width, width) for layer in numbers}
@@ -147,6 +143,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
     }
     downlink: ClassVar[dict[str, str]] = {"shared.*": "the averaged structure channel"}
     ignores: ClassVar[frozenset[str]] = frozenset({"init"})
+    own_network: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "published": {
             "personal_start": "own",
@@ -185,7 +182,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        convolution_like(self.backbone, "fedstar")
+        layer_of(self.backbone, "fedstar")
         for name in ("walk_steps", "degree_buckets"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
@@ -196,7 +193,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
         """The network for this many features and classes; it starts from Glorot's weights whatever `init` says."""
         task = Task(sizes.num_features, sizes.num_classes)
         plain = {f.name: getattr(self.backbone, f.name) for f in fields(Backbone)}
-        convolution = convolution_like(self.backbone, "fedstar")
+        convolution = layer_of(self.backbone, "fedstar")
         embedding = StructureEmbedding(
             self.walk_steps, self.degree_buckets, self.degree_scale == "log", self.isolated_bucket
         )
@@ -208,7 +205,9 @@ class FedStar(Algorithm[ServerState, ClientState]):
         if not self.match_parameters:
             return build(self.backbone.hidden)
         target = num_weights(self.backbone.shapes(task))
-        return build(closest_width(lambda width: num_weights(build(width).shapes(task)), target, convolution.heads))
+        return build(
+            closest_width(lambda width: num_weights(build(width).shapes(task)), target, convolution.width_step)
+        )
 
     # ---- server -----------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from fedspray import plugins
 from fedspray.backbones.base import Backbone
-from fedspray.errors import unknown
+from fedspray.errors import InputError, unknown
+from fedspray.nn.layers import Layer
 
 
 def make(name: str, **settings: Any) -> Backbone:
@@ -27,6 +28,16 @@ def find(name: str) -> type[Backbone]:
     if name not in names():
         raise unknown("backbone", name, names())
     return plugins.load_class(__name__, "backbone", name, Backbone)
+
+
+def layer_of(backbone: Backbone, algorithm: str) -> Layer:
+    """The layer that ``backbone`` is built of, for an algorithm with a network of its own."""
+    layer = backbone.inner_layer()
+    if layer is None:
+        name = getattr(backbone, "target", type(backbone).__name__)
+        known = [each for each in names() if find(each)().inner_layer() is not None]
+        raise InputError(f"backbone is {name!r}, but {algorithm} has a network of its own for {', '.join(known)} only")
+    return layer
 
 
 def names() -> list[str]:

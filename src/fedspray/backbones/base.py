@@ -16,8 +16,9 @@ from fedspray.data.federation import Task
 from fedspray.display import settings_line
 from fedspray.errors import InputError
 from fedspray.nn import init
+from fedspray.nn.layers import Layer, Shapes, Table, draw_all, shapes_of
 from fedspray.nn.memory import remember
-from fedspray.nn.tree import Params, expand
+from fedspray.nn.tree import Params, expand, part_of
 from fedspray.seeds import stream_key, torch_generator
 
 
@@ -47,8 +48,8 @@ def check_choices(settings: Any) -> None:
 class Backbone(ABC):
     """A node classifier. Its fields are hyper-parameters only; weights are passed in and out."""
 
-    feature_weights: ClassVar[tuple[str, ...]] = ()
-    """Weights that meet the features, through `ops.feature_linear` and nowhere else."""
+    ignores: ClassVar[frozenset[str]] = frozenset()
+    """Settings that every backbone has, and that this one has no use for."""
 
     hidden: int = setting(64, "width of the hidden layers")
     layers: int = setting(2, "number of layers (SGC: hops)")
@@ -74,12 +75,21 @@ class Backbone(ABC):
         if self.lr <= 0 or self.weight_decay < 0:
             raise InputError(f"lr is {self.lr} and weight_decay {self.weight_decay}: needed are lr > 0, decay ≥ 0")
 
+    @property
+    def feature_weights(self) -> tuple[str, ...]:
+        """Weights that meet the features, through `ops.feature_linear` and nowhere else."""
+        return ()
+
+    def inner_layer(self) -> Layer | None:
+        """The layer that networks of other shapes are built of in this backbone's place; None: there is none."""
+        return None
+
     def widths(self, task: Task) -> list[int]:
         """Width of the input, of every hidden layer and of the output."""
         return [task.num_features, *[self.hidden] * (self.layers - 1), task.num_classes]
 
     @abstractmethod
-    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+    def shapes(self, task: Task) -> Shapes:
         """Name and shape of every weight ([in, out] or [out]), in the order in which they are drawn."""
 
     @abstractmethod
@@ -104,15 +114,11 @@ class Backbone(ABC):
         """Initial weights of one client."""
         last = self.output_names(task)
         return {
-            name: self.draw_weight(*shape, generator, output=name in last)
+            name: init.draw_weight(self.init, *shape, generator, output=name in last)
             if len(shape) == 2
             else init.draw_bias(self.init, shape[0], generator, output=name in last)
             for name, shape in self.shapes(task).items()
         }
-
-    def draw_weight(self, fan_in: int, fan_out: int, generator: torch.Generator, *, output: bool) -> Tensor:
-        """One initial weight [in, out]; ``output`` says that it is the last layer's."""
-        return init.draw_weight(self.init, fan_in, fan_out, generator, output=output)
 
     def init_params(self, task: Task, batch: GraphBatch, seed: int, *, common: bool = True) -> Params:
         """Initial weights [K, …]: the same for every client, or (``common=False``) a draw for each."""
@@ -146,12 +152,57 @@ class Backbone(ABC):
             return self.logits(params, batch) if hidden is None else hidden
 
 
-def layer_shapes(name: str, widths: Sequence[int], *, columns: int = 1) -> dict[str, tuple[int, ...]]:
-    """``<name><l>.weight`` [in, columns·out] and ``<name><l>.bias`` [out] for layers between ``widths``."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for layer, (fan_in, fan_out) in enumerate(pairwise(widths), start=1):
-        shapes |= {f"{name}{layer}.weight": (fan_in, columns * fan_out), f"{name}{layer}.bias": (fan_out,)}
-    return shapes
+@dataclass(frozen=True)
+class LayeredBackbone(Backbone):
+    """Layers of one kind, one after the other, with an activation and dropout between them."""
+
+    layer_name: ClassVar[str] = "conv"
+    """The layers are called this and their number."""
+
+    @abstractmethod
+    def layer(self, *, last: bool = False) -> Layer:
+        """A hidden layer, or the last one."""
+
+    def inner_layer(self) -> Layer | None:
+        """A hidden layer."""
+        return self.layer()
+
+    @property
+    def feature_weights(self) -> tuple[str, ...]:
+        """That of the first layer."""
+        return (f"{self.layer_name}1.weight",)
+
+    def table(self, task: Task) -> Table:
+        """All layers and their widths."""
+        return {
+            f"{self.layer_name}{number}": (self.layer(last=number == self.layers), *ends)
+            for number, ends in enumerate(pairwise(self.widths(task)), start=1)
+        }
+
+    def shapes(self, task: Task) -> Shapes:
+        """``<layer><l>.<weight>`` for every layer."""
+        return shapes_of(self.table(task))
+
+    def draw(self, task: Task, generator: torch.Generator) -> Params:
+        """Each layer draws its own."""
+        return draw_all(self.table(task), generator, self.init)
+
+    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
+        """The last hidden layer [N, H]."""
+        layer, hidden = self.layer(), None
+        for number in range(1, self.layers):
+            hidden = layer.activate(self._apply(layer, number, params, hidden, batch, drop))
+        return hidden
+
+    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
+        """Logits [N, C]."""
+        return self._apply(self.layer(last=True), self.layers, params, hidden, batch, drop)
+
+    def _apply(
+        self, layer: Layer, number: int, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop
+    ) -> Tensor:
+        weights = part_of(params, f"{self.layer_name}{number}")
+        return layer(weights, None if hidden is None else drop(hidden), batch, batch.rows)
 
 
 class Dropout:

@@ -7,28 +7,60 @@ layer has one head.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.backbones.base import Backbone, Drop, setting
-from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Task
+from fedspray.backbones.base import LayeredBackbone, setting
+from fedspray.data.batch import NodeRows
 from fedspray.errors import InputError
 from fedspray.nn import ops
-from fedspray.nn.attention import attend
 from fedspray.nn.init import INITIALISATIONS
-from fedspray.nn.tree import Params, part_of
+from fedspray.nn.layers import Edges, Layer, Shapes
 
 
 @dataclass(frozen=True)
-class GAT(Backbone):
-    """Graph attention network; weights as PyG's ``GATConv`` (``lin`` transposed, attention vectors flattened)."""
+class GATLayer(Layer):
+    """Attention, with heads side by side."""
 
-    feature_weights: ClassVar[tuple[str, ...]] = ("conv1.weight",)
+    heads: int = 1
+    negative_slope: float = 0.2
+
+    @property
+    def width_step(self) -> int:
+        """Heads are equally wide."""
+        return self.heads
+
+    def shapes(self, fan_in: int, fan_out: int) -> Shapes:
+        """``weight`` (W) [in, out], ``source`` and ``target`` (a_s and a_t of all heads) [1, out], ``bias`` [out]."""
+        vectors = {"source": (1, fan_out), "target": (1, fan_out)}
+        return {"weight": (fan_in, fan_out), **vectors, "bias": (fan_out,)}
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        """elu."""
+        return functional.elu(hidden)
+
+    def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor | None, edges: Edges, rows: NodeRows) -> Tensor:
+        """Σ_j α_ij v_j + b with v = H W, for each head apart."""
+        if edges.edge_weights is not None:
+            raise InputError("edges have weights, but gat learns its own: use gcn, sage or sgc, or leave them out")
+        moved = ops.transform(rows, inputs, weights["weight"])
+        values = moved.view(len(moved), self.heads, -1)  # [N, heads, width]
+        vectors = {name: ops.per_row(weights[name][:, 0], rows).view_as(values) for name in ("source", "target")}
+        from_source, at_target = ((values * vectors[name]).sum(dim=2) for name in ("source", "target"))  # [N, heads]
+        source, target = edges.edge_index_with_loops
+        scores = functional.leaky_relu(from_source[source] + at_target[target], self.negative_slope)
+        messages = values[source] * _softmax_by_target(scores, target, len(moved))[:, :, None]
+        summed = torch.zeros_like(values).index_add(0, target, messages)
+        return summed.flatten(1) + ops.per_row(weights["bias"], rows)
+
+
+@dataclass(frozen=True)
+class GAT(LayeredBackbone):
+    """Graph attention network; weights as PyG's ``GATConv`` (``lin`` transposed, attention vectors flattened)."""
 
     init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
     heads: int = setting(8, "attention heads of the hidden layers; their widths add up to `hidden`")
@@ -41,31 +73,15 @@ class GAT(Backbone):
         if self.heads < 1 or self.hidden % self.heads:
             raise InputError(f"heads is {self.heads}, but must divide hidden, which is {self.hidden}")
 
-    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
-        """``conv<l>.weight`` [in, out], ``conv<l>.source`` and ``.target`` [1, out], ``conv<l>.bias`` [out]."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for layer, (fan_in, fan_out) in enumerate(pairwise(self.widths(task)), start=1):
-            shapes |= {
-                f"conv{layer}.weight": (fan_in, fan_out),
-                f"conv{layer}.source": (1, fan_out),
-                f"conv{layer}.target": (1, fan_out),
-                f"conv{layer}.bias": (fan_out,),
-            }
-        return shapes
+    def layer(self, *, last: bool = False) -> Layer:
+        """The last one has one head."""
+        return GATLayer(1 if last else self.heads, self.negative_slope)
 
-    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
-        """The last hidden layer [N, H]."""
-        hidden = None
-        for layer in range(1, self.layers):
-            hidden = functional.elu(self._convolve(params, layer, hidden, batch, drop))
-        return hidden
 
-    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Logits [N, C]."""
-        return self._convolve(params, self.layers, hidden, batch, drop)
-
-    def _convolve(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
-        weights = part_of(params, f"conv{layer}")
-        moved = ops.transform(batch.rows, None if hidden is None else drop(hidden), weights["weight"])
-        heads = self.heads if layer < self.layers else 1
-        return attend(moved, weights, batch.edge_index_with_loops, batch.rows, heads=heads, slope=self.negative_slope)
+def _softmax_by_target(scores: Tensor, target: Tensor, num_nodes: int) -> Tensor:
+    """Softmax of [E, heads] over the edges that end at the same node."""
+    highest = scores.new_full((num_nodes, scores.shape[1]), -torch.inf)
+    highest = highest.scatter_reduce(0, target[:, None].expand_as(scores), scores.detach(), reduce="amax")
+    exponentials = (scores - highest[target]).exp()
+    totals = torch.zeros_like(highest).index_add(0, target, exponentials)
+    return exponentials / totals[target]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ from fedspray.nn.tree import Params
 @dataclass(frozen=True)
 class ModuleBackbone(Backbone):
     """A user's module. ``layers``, ``init`` and ``dropout`` are the module's own affair."""
+
+    ignores: ClassVar[frozenset[str]] = frozenset({"layers", "init", "dropout"})
 
     target: str = setting("", "package.module:Class of the torch.nn.Module")
 

@@ -1,7 +1,7 @@
 """GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, NeurIPS 2017).
 
 H' = relu(mean_{j in N(i)} h_j W_n + h_i W_r + b), the last layer without relu; a node without
-neighbours has mean 0.
+neighbours has mean 0. Where edges have weights, the mean is weighted by them.
 
 Both weights are one matrix [in, 2·out], neighbours' half first: one product with the features serves
 both, and the mean is taken of the narrower side.
@@ -9,45 +9,55 @@ both, and the mean is taken of the narrower side.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedspray.backbones.base import Backbone, Drop, layer_shapes
-from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Task
+from fedspray.backbones.base import LayeredBackbone
+from fedspray.data.batch import NodeRows, SparseMatrix
 from fedspray.nn import init, ops
-from fedspray.nn.tree import Params
+from fedspray.nn.layers import Edges, Layer, Shapes
 
 
 @dataclass(frozen=True)
-class SAGE(Backbone):
-    """GraphSAGE, mean aggregation; ``weight`` is PyG's ``[lin_l | lin_r]``, transposed."""
+class SAGELayer(Layer):
+    """Mean of the neighbours beside the node itself."""
 
-    feature_weights: ClassVar[tuple[str, ...]] = ("conv1.weight",)
+    root_last: bool = False
+    """(A L + b) + R instead of A L + (R + b): the order of the networks with channels, which rounds differently."""
 
-    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
-        """``conv<l>.weight`` [in, 2·out] (neighbours, root) and ``conv<l>.bias`` [out]."""
-        return layer_shapes("conv", self.widths(task), columns=2)
+    def shapes(self, fan_in: int, fan_out: int) -> Shapes:
+        """``weight`` [in, 2·out] (neighbours, root) and ``bias`` [out]."""
+        return {"weight": (fan_in, 2 * fan_out), "bias": (fan_out,)}
 
-    def draw_weight(self, fan_in: int, fan_out: int, generator: torch.Generator, *, output: bool) -> Tensor:
+    def draw_weight(self, kind: str, rows: int, columns: int, generator: torch.Generator, *, output: bool) -> Tensor:
         """Each half is drawn as a weight of its own, so that its scale is that of [in, out]."""
-        halves = [init.draw_weight(self.init, fan_in, fan_out // 2, generator, output=output) for _ in range(2)]
+        halves = [init.draw_weight(kind, rows, columns // 2, generator, output=output) for _ in range(2)]
         return torch.cat(halves, dim=1)
 
-    def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
-        """The last hidden layer [N, H]."""
-        hidden = None
-        for layer in range(1, self.layers):
-            hidden = self._convolve(params, layer, hidden, batch, drop).relu_()
-        return hidden
+    def adjacency(self, edges: Edges) -> SparseMatrix:
+        """D^-1 A."""
+        return edges.mean_adjacency
 
-    def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
-        """Logits [N, C]."""
-        return self._convolve(params, self.layers, hidden, batch, drop)
+    def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor | None, edges: Edges, rows: NodeRows) -> Tensor:
+        """mean(H W_n) + H W_r + b."""
+        both, mean = ops.transform(rows, inputs, weights["weight"]), self.adjacency(edges)
+        if not self.root_last:
+            return ops.propagate_beside(mean, both, rows.ptr, weights["bias"])
+        neighbours, root = both.chunk(2, dim=1)
+        return ops.propagate(mean, neighbours.contiguous(), rows.ptr, weights["bias"]) + root
 
-    def _convolve(self, params: Params, layer: int, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
-        both = ops.transform(batch.rows, None if hidden is None else drop(hidden), params[f"conv{layer}.weight"])
-        return ops.propagate_beside(batch.mean_adjacency, both, batch.rows.ptr, params[f"conv{layer}.bias"])
+
+@dataclass(frozen=True)
+class SAGE(LayeredBackbone):
+    """GraphSAGE, mean aggregation; ``weight`` is PyG's ``[lin_l | lin_r]``, transposed."""
+
+    def layer(self, *, last: bool = False) -> Layer:
+        """Every layer is the same."""
+        return SAGELayer()
+
+    def inner_layer(self) -> Layer:
+        """With the sum in the order that results of these networks were made with."""
+        return SAGELayer(root_last=True)

@@ -5,29 +5,60 @@ logits = Â^K X W + b, computed as Â(…(Â (X W))): the hops run over C column
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from fedspray.backbones.base import Backbone, Drop, setting
-from fedspray.data.batch import GraphBatch
+from fedspray.data.batch import GraphBatch, NodeRows, SparseMatrix
 from fedspray.data.federation import Task
 from fedspray.nn import ops
 from fedspray.nn.init import INITIALISATIONS
+from fedspray.nn.layers import Edges, Layer, Shapes
 from fedspray.nn.tree import Params
 
 
 @dataclass(frozen=True)
-class SGC(Backbone):
-    """Simplified graph convolution; ``hidden`` and ``dropout`` have no meaning here."""
+class Hop(Layer):
+    """Â H, without weights."""
 
-    feature_weights: ClassVar[tuple[str, ...]] = ("linear.weight",)
+    has_weights: ClassVar[bool] = False
+
+    def shapes(self, fan_in: int, fan_out: int) -> Shapes:
+        """None."""
+        return {}
+
+    def adjacency(self, edges: Edges) -> SparseMatrix:
+        """Â, as GCN has it."""
+        return edges.gcn_adjacency
+
+    def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor | None, edges: Edges, rows: NodeRows) -> Tensor:
+        """Â H, and the bias of the linear map if it is given."""
+        assert inputs is not None  # features come as X W
+        return ops.propagate(self.adjacency(edges), inputs, rows.ptr, weights.get("bias"))
+
+
+@dataclass(frozen=True)
+class SGC(Backbone):
+    """Simplified graph convolution: there is no hidden layer, so nothing has a width or is dropped."""
+
+    ignores: ClassVar[frozenset[str]] = frozenset({"hidden", "dropout"})
 
     init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
     lr: float = setting(0.02, "Adam's step size (one linear map learns slowly at 0.003)")
 
-    def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+    @property
+    def feature_weights(self) -> tuple[str, ...]:
+        """The only weight."""
+        return ("linear.weight",)
+
+    def inner_layer(self) -> Layer:
+        """One hop."""
+        return Hop()
+
+    def shapes(self, task: Task) -> Shapes:
         """``linear.weight`` [F, C] and ``linear.bias`` [C]."""
         return {"linear.weight": (task.num_features, task.num_classes), "linear.bias": (task.num_classes,)}
 
@@ -37,8 +68,7 @@ class SGC(Backbone):
 
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
         """Logits [N, C]."""
-        scores = ops.feature_linear(batch.rows, params["linear.weight"])
-        for hop in range(self.layers):
-            bias = params["linear.bias"] if hop == self.layers - 1 else None
-            scores = ops.propagate(batch.gcn_adjacency, scores, batch.rows.ptr, bias)
-        return scores
+        hop, scores = Hop(), ops.feature_linear(batch.rows, params["linear.weight"])
+        for _ in range(self.layers - 1):
+            scores = hop({}, scores, batch, batch.rows)
+        return hop({"bias": params["linear.bias"]}, scores, batch, batch.rows)

@@ -15,8 +15,11 @@ from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.algorithms.fedspray import FedSpray
+from fedspray.backbones.base import Backbone, LayeredBackbone
 from fedspray.data.batch import GraphBatch, NodeRows, SparseMatrix
+from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.nn.layers import Layer, Linear
 
 Step = Callable[[], object]
 Network = tuple[list[Step], list[Step], list[tuple[int, ...]]]
@@ -27,14 +30,10 @@ def floor_of(algorithm: Algorithm, batch: GraphBatch) -> Step:  # type: ignore[t
     """A function that does the bare work of one round of FedSpray, FedAvg or Local once.
 
     Args:
-        algorithm: with a GCN, SGC or SAGE backbone of one or two layers.
+        algorithm: with a backbone whose layers multiply and pass messages, and do nothing else that takes time.
         batch: all clients.
     """
-    backbone = algorithm.backbone
-    kind = type(backbone).__name__.lower()
-    if kind not in _NETWORKS:
-        raise InputError(f"backbone is {kind}, but a floor is known for {', '.join(_NETWORKS)} only")
-    forward, backward, shapes = _NETWORKS[kind](batch, backbone.hidden)
+    forward, backward, shapes = _network(algorithm.backbone, batch)
     adam = [_adam_pass(shape) for shape in shapes]
     epoch = [*forward, *backward, *adam]
     steps = [*epoch * algorithm.local_epochs, *forward]  # the last one: predictions of the trained model
@@ -48,31 +47,41 @@ def floor_of(algorithm: Algorithm, batch: GraphBatch) -> Step:  # type: ignore[t
     return run
 
 
-def _gcn(batch: GraphBatch, hidden: int) -> Network:
-    first = _Features(batch.rows, hidden)
-    second = _Grouped(batch.rows, batch.num_clients, hidden, batch.num_classes)
-    wide, narrow = _Hop(batch.gcn_adjacency, hidden), _Hop(batch.gcn_adjacency, batch.num_classes)
-    forward: list[Step] = [first.forward, wide.forward, second.forward, narrow.forward]
-    backward: list[Step] = [narrow.backward, second.input_grad, second.weight_grad, wide.backward, first.weight_grad]
-    return forward, backward, [first.shape, second.shape]
+def _network(backbone: Backbone, batch: GraphBatch) -> Network:
+    """For every layer its product with the weights and its hop, from the features to the output and back."""
+    forward: list[Step] = []
+    backward: list[Step] = []
+    shapes: list[tuple[int, ...]] = []
+    for layer, fan_in, fan_out in _layers(backbone, batch):
+        if layer.has_weights:
+            columns = layer.shapes(fan_in, fan_out)["weight"][1]
+            first = not shapes
+            product = (
+                _Features(batch.rows, columns) if first else _Grouped(batch.rows, batch.num_clients, fan_in, columns)
+            )
+            forward.append(product.forward)
+            backward.insert(0, product.weight_grad)
+            if isinstance(product, _Grouped):
+                backward.insert(0, product.input_grad)
+            shapes.append(product.shape)
+        adjacency = layer.adjacency(batch)
+        if adjacency is not None:
+            hop = _Hop(adjacency, fan_out)
+            forward.append(hop.forward)
+            backward.insert(0, hop.backward)
+    return forward, backward, shapes
 
 
-def _sage(batch: GraphBatch, hidden: int) -> Network:
-    first = _Features(batch.rows, 2 * hidden)
-    second = _Grouped(batch.rows, batch.num_clients, hidden, 2 * batch.num_classes)
-    wide, narrow = _Hop(batch.mean_adjacency, hidden), _Hop(batch.mean_adjacency, batch.num_classes)
-    forward: list[Step] = [first.forward, wide.forward, second.forward, narrow.forward]
-    backward: list[Step] = [narrow.backward, second.input_grad, second.weight_grad, wide.backward, first.weight_grad]
-    return forward, backward, [first.shape, second.shape]
-
-
-def _sgc(batch: GraphBatch, hidden: int) -> Network:
-    only = _Features(batch.rows, batch.num_classes)
-    hop = _Hop(batch.gcn_adjacency, batch.num_classes)
-    return [only.forward, hop.forward, hop.forward], [hop.backward, hop.backward, only.weight_grad], [only.shape]
-
-
-_NETWORKS = {"gcn": _gcn, "sage": _sage, "sgc": _sgc}
+def _layers(backbone: Backbone, batch: GraphBatch) -> list[tuple[Layer, int, int]]:
+    """The layers with their widths; SGC is a linear map and hops."""
+    task, inner = Task(batch.num_features, batch.num_classes), backbone.inner_layer()
+    if inner is None or (inner.adjacency(batch) is None and not isinstance(inner, Linear)):
+        name = type(backbone).__name__.lower()
+        raise InputError(f"backbone is {name}, but a floor is known only for layers that are products of matrices")
+    if isinstance(backbone, LayeredBackbone):
+        return list(backbone.table(task).values())
+    width = task.num_classes
+    return [(Linear(), task.num_features, width), *[(inner, width, width)] * backbone.layers]
 
 
 def _encoder_steps(batch: GraphBatch, width: int, epochs: int) -> list[Step]:

@@ -118,6 +118,8 @@ class GraphBatch:
     """[2, E]: undirected, each once."""
     train_rows: NodeRows
     """The training nodes alone, in the order of `train`."""
+    edge_weights: NDArray[np.float64] | None = None
+    """[E]: a positive number for each edge; None: all count alike."""
 
     def __repr__(self) -> str:
         sizes = count(self.num_clients, "client"), count(self.num_nodes, "node"), count(self.num_features, "feature")
@@ -134,7 +136,7 @@ class GraphBatch:
             part: np.concatenate([getattr(client.split, part) for client in clients])
             for part in ("train", "val", "test")
         }
-        indices = {part: torch.from_numpy(np.flatnonzero(mask)) for part, mask in masks.items()}
+        train, val, test = (torch.from_numpy(np.flatnonzero(masks[part])) for part in ("train", "val", "test"))
         train_masks = [client.split.train for client in clients]
         used = [_used_columns(graph) for graph in graphs if graph.is_sparse]
         return cls(
@@ -146,7 +148,9 @@ class GraphBatch:
             labels=torch.from_numpy(np.concatenate([graph.labels for graph in graphs])),
             edges=np.concatenate([graph.edges + start for graph, start in zip(graphs, ptr, strict=False)], axis=1),
             train_rows=_node_rows([g.features[m] for g, m in zip(graphs, train_masks, strict=True)], used, dtype),
-            **indices,
+            train=train,
+            val=val,
+            test=test,
         )
 
     @classmethod
@@ -174,6 +178,7 @@ class GraphBatch:
         place = np.full(self.num_nodes, -1)
         place[nodes] = np.arange(len(nodes))
         edges = place[self.edges]
+        inside = (edges >= 0).all(axis=0)
         nobody = torch.zeros(0, dtype=torch.int64)
         return replace(
             self,
@@ -182,7 +187,8 @@ class GraphBatch:
             train=torch.from_numpy(place[train]),
             val=nobody,
             test=nobody,
-            edges=edges[:, (edges >= 0).all(axis=0)],
+            edges=edges[:, inside],
+            edge_weights=None if self.edge_weights is None else self.edge_weights[inside],
             train_rows=self.rows.take(train),
         )
 
@@ -222,7 +228,7 @@ class GraphBatch:
 
     @cached_property
     def gcn_adjacency(self) -> SparseMatrix:
-        """[N, N]: D^-1/2 (A + I) D^-1/2, symmetric."""
+        """[N, N]: D^-1/2 (A + I) D^-1/2, symmetric; D sums the rows of A + I."""
         with_loops = self.neighbours + sp.eye_array(self.num_nodes, format="csr")
         scale = 1 / np.sqrt(with_loops.sum(axis=1))
         return SparseMatrix.from_scipy(_scaled(with_loops, scale, scale), self.dtype)
@@ -237,7 +243,7 @@ class GraphBatch:
         """[N, N]: D^-1 A, rows of isolated nodes 0."""
         degrees = self.neighbours.sum(axis=1)
         ones = np.ones(self.num_nodes)
-        return SparseMatrix.from_scipy(_scaled(self.neighbours, 1 / np.maximum(degrees, 1), ones), self.dtype)
+        return SparseMatrix.from_scipy(_scaled(self.neighbours, 1 / np.where(degrees, degrees, 1), ones), self.dtype)
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -252,9 +258,19 @@ class GraphBatch:
 
     @cached_property
     def neighbours(self) -> sp.csr_array:
-        """[N, N]: the adjacency matrix A."""
+        """[N, N]: the adjacency matrix A, of ones or the edges' weights."""
         u, v = np.concatenate([self.edges, self.edges[::-1]], axis=1)
-        return sp.csr_array((np.ones(len(u)), (u, v)), shape=(self.num_nodes, self.num_nodes))
+        values = np.ones(len(u)) if self.edge_weights is None else np.tile(self.edge_weights, 2)
+        return sp.csr_array((values, (u, v)), shape=(self.num_nodes, self.num_nodes))
+
+    @cached_property
+    def entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Row, column and number of the edge (E for loops) of every entry of A + I, in the order of a CSR matrix."""
+        (u, v), loops = self.edges, np.arange(self.num_nodes)
+        row, column = np.concatenate([u, v, loops]), np.concatenate([v, u, loops])
+        edge = np.concatenate([np.arange(len(u)), np.arange(len(u)), np.full(self.num_nodes, len(u))])
+        order = np.lexsort((column, row))
+        return torch.from_numpy(row[order]), torch.from_numpy(column[order]), torch.from_numpy(edge[order])
 
 
 def _used_columns(graph: Graph) -> NDArray[np.int64]:
