@@ -20,8 +20,8 @@ from fedspray.deploy.board import read_progress
 from fedspray.deploy.driver import Driver
 from fedspray.deploy.local import RUN, LocalFederation
 from fedspray.deploy.session import AdminSession, Unreachable
+from fedspray.experiment import RunSettings
 from fedspray.runs import store
-from fedspray.runs.settings import RunSettings
 
 FEDSPRAY = Path(sys.executable).with_name("fedspray")
 WITNESS = Path(__file__).with_name("witness")

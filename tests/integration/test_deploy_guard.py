@@ -32,7 +32,6 @@ from fedspray.deploy.kits import place_server
 from fedspray.deploy.local import RUN
 from fedspray.deploy.parcels import unpack
 from fedspray.deploy.site import Site
-from fedspray.experiment import RunSettings
 from fedspray.runs import store
 
 pytestmark = pytest.mark.slow

@@ -66,6 +66,25 @@ def test_bad_seeds_are_refused(seeds: Any, sentence: str) -> None:
         RunSettings(seeds=seeds)
 
 
+@pytest.mark.parametrize("name", ["hidden", "dropout"])
+def test_settings_that_a_backbone_ignores_change_nothing_and_are_refused(name: str) -> None:
+    """SGC has no hidden layer; FedLit takes the width of its own network from the same setting."""
+    value = {"hidden": 4, "dropout": 0.5}[name]
+    models = [
+        carry_out(ragged_federation(), RunSettings(algorithm="fedavg", backbone="sgc", values=values), None)
+        .seeds[0]
+        .metrics["models"]
+        for values in ({"rounds": 2}, {"rounds": 2, name: value})
+    ]
+    assert models[0] == models[1]
+    with pytest.raises(InputError, match=f"{name} is set, but sgc ignores dropout and hidden"):
+        check_meaning("fedavg", [name], "sgc")
+    check_meaning("fedavg", [name], "gcn")
+    check_meaning("fedlit", ["hidden"], "sgc")
+    with pytest.raises(InputError, match="dropout is set, but sgc ignores dropout: leave it out"):
+        check_meaning("fedlit", ["dropout"], "sgc")
+
+
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedlit", "fedstar"])
 def test_settings_without_meaning_change_nothing_and_are_refused(algorithm: str) -> None:
     given: dict[str, Any] = {"lr": 0.5, "adam_eps": 0.1, "reset_optimizer": True, "init": "uniform01"}

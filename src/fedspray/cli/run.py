@@ -112,7 +112,7 @@ def _begin(
     experiment = options.read_experiment(config, flags)
     settings = experiment.run
     build(settings)  # refuse bad settings before any data is touched
-    check_meaning(settings.algorithm, settings.values)
+    check_meaning(settings.algorithm, settings.values, None if settings.backbone_of else settings.backbone)
     if out is not None:
         store.check_new(out, "--out", resumable=True)
     with output.busy(f"preparing {experiment.data.dataset} …"):

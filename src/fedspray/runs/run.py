@@ -63,7 +63,7 @@ def run(
         raise InputError(f"seeds is {seeds!r}, but must be a list of whole numbers: range({seeds}) for that many")
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads is {threads!r}, but must be at least 1")
-    check_meaning(algorithm, values)
+    check_meaning(algorithm, values, None if backbone_of else backbone)
     if rounds is not None:
         values["rounds"] = rounds
     settings = RunSettings(

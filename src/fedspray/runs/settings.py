@@ -100,12 +100,17 @@ def refuse_text(settings: RunSettings) -> None:
             raise InputError(f"{name} is the text {value!r}, but must not be in quotation marks: {read[name]!r}")
 
 
-def check_meaning(algorithm: str, names: Iterable[str]) -> None:
-    """Refuses settings that have no meaning to an algorithm."""
-    ignored = algorithms.find(algorithm).ignores
+def check_meaning(algorithm: str, names: Iterable[str], backbone: str | None = None) -> None:
+    """Refuses settings that an algorithm, or the backbone if one is given, would ignore."""
+    found = algorithms.find(algorithm)
+    unused = frozenset() if backbone is None else backbones.find(backbone).ignores
+    if found.own_network:  # it takes the width from the backbone's settings
+        unused -= {"hidden"}
     for name in names:
-        if name in ignored:
-            raise InputError(f"{name} has no meaning to {algorithm}, which ignores {', '.join(sorted(ignored))}")
+        if name in found.ignores:
+            raise InputError(f"{name} has no meaning to {algorithm}, which ignores {', '.join(sorted(found.ignores))}")
+        if name in unused:
+            raise InputError(f"{name} is set, but {backbone} ignores {' and '.join(sorted(unused))}: leave it out")
 
 
 def describe(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:

@@ -169,6 +169,10 @@ class Plan:
         for method in plan.methods:
             own = [rule.values for rule in (*plan.rules, *plan.flags) if method.name in rule.owners]
             check_meaning(method.algorithm, [name for given in (method.set, *own) for name in given])
+        for rule in (*plan.rules, *plan.flags):
+            for method in [each for each in plan.methods if each.name in rule.owners] or plan.methods:
+                for backbone in set(plan.backbones) & set(rule.owners):
+                    check_meaning(method.algorithm, rule.values, backbone)
         return plan
 
     def rows(self) -> list[Row]:

@@ -32,7 +32,7 @@ def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[An
     if any(setting in rule.values for rule in plan.flags):
         raise InputError(f"{setting} is set by a flag and varied, but only one can be")
     for row in plan.rows():
-        check_meaning(row.run.algorithm, [setting])
+        check_meaning(row.run.algorithm, [setting], row.run.backbone)
     found = []
     for value in values:
         for row in plan.rows():
