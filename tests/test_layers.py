@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 TOP = "fedspray"
 """The package's own `__init__`: the public API, above everything but the command line."""
 
-_BASE = {"display", "errors", "seeds", "plugins"}
+_BASE = {"display", "errors", "files", "seeds", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
 _EXPERIMENT = _DATA | {"datasets", "partitioners", "experiment"}
@@ -26,6 +26,7 @@ _FEDERATE = _EXPERIMENT | {"federate"}
 MAY_IMPORT: dict[str, set[str]] = {
     "display": _BASE,
     "errors": _BASE,
+    "files": _BASE,
     "seeds": _BASE,
     "plugins": _BASE,
     "data": _DATA,

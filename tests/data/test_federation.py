@@ -15,6 +15,7 @@ from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import UNLABELLED, Graph
 from fedspray.data.splits import draw_split
 from fedspray.errors import InputError, MissingDataError
+from fedspray.files import read_json
 
 
 def path_graph(num_nodes: int, num_classes: int = 2, *, labels: list[int] | None = None) -> Graph:
@@ -297,7 +298,7 @@ def test_a_missing_file_is_refused(federation: Federation, tmp_path: Path) -> No
 def test_a_manifest_with_a_hole_is_refused(federation: Federation, tmp_path: Path, key: str) -> None:
     federation.save(tmp_path / "saved")
     manifest = tmp_path / "saved" / "manifest.json"
-    content = json.loads(manifest.read_text())
+    content = read_json(manifest)
     del content[key]
     manifest.write_text(json.dumps(content))
     with pytest.raises(InputError, match=f"is damaged: its description has no entry '{key}'"):

@@ -13,6 +13,7 @@ pytest.importorskip("nvflare")
 
 from nvflare.lighter.utils import Identity, serialize_cert, sign_folders
 
+from fedspray import files
 from fedspray.data.federation import Task
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.authority import Authority
@@ -21,7 +22,6 @@ from fedspray.deploy.kits import ADMIN, Address, make_kits, write_job
 from fedspray.deploy.signer import CoordinatorsJobs, check_job_signer
 from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
-from fedspray.runs import store
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_other_members_of_the_federation(
         check_job_signer(app, kit)
     reason, _ = CoordinatorsJobs().validate(str(app))
     assert f"'{name}'" in reason
-    (line,) = store.read_lines(kit / "ledger.jsonl")
+    (line,) = files.read_lines(kit / "ledger.jsonl")
     assert (line["event"], line["sender"]) == ("refused", "server")
     assert f"'{name}'" in line["what"]
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import psutil
 
-from fedspray import build_federation, run
+from fedspray import build_federation, files, run
 from fedspray.deploy.board import read_progress
 from fedspray.deploy.driver import Driver
 from fedspray.deploy.local import RUN, LocalFederation
 from fedspray.deploy.session import AdminSession, Unreachable
 from fedspray.experiment import RunSettings
-from fedspray.runs import store
 
 FEDSPRAY = Path(sys.executable).with_name("fedspray")
 WITNESS = Path(__file__).with_name("witness")
@@ -133,7 +132,7 @@ class GuardedFederation(LocalFederation):
 
     def events(self, name: str) -> list[dict[str, Any]]:
         file = "events.jsonl" if name == "server" else "ledger.jsonl"
-        return [line for line in store.read_lines(self.kit(name) / file) if "event" in line]
+        return [line for line in files.read_lines(self.kit(name) / file) if "event" in line]
 
     def undisturbed(self) -> dict[str, str]:
         """The models of the same run in one process, trained one by one."""

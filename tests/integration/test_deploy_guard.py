@@ -24,6 +24,7 @@ pytest.importorskip("nvflare")
 
 from federations import WITNESS, GuardedFederation, named_topics, read_witness, spoilt, until
 
+from fedspray import files
 from fedspray.deploy import processes
 from fedspray.deploy.certificates import make_request
 from fedspray.deploy.coordinator import set_disabled, sign
@@ -32,7 +33,6 @@ from fedspray.deploy.kits import place_server
 from fedspray.deploy.local import RUN
 from fedspray.deploy.parcels import unpack
 from fedspray.deploy.site import Site
-from fedspray.runs import store
 
 pytestmark = pytest.mark.slow
 
@@ -270,7 +270,7 @@ def test_a_stolen_kit(federation: GuardedFederation, tmp_path: Path) -> None:
     processes.start(stolen)
     attacker = None
     try:
-        until(lambda: bool(store.read_lines(stolen / "ledger.jsonl")), 30, "the thief was told nothing")
+        until(lambda: bool(files.read_lines(stolen / "ledger.jsonl")), 30, "the thief was told nothing")
         attacker = Attacker(stolen, tmp_path, wait_for="server")
         result = federation.drive()
     finally:
@@ -279,7 +279,7 @@ def test_a_stolen_kit(federation: GuardedFederation, tmp_path: Path) -> None:
             attacker.stop()
     assert result["models"] == federation.undisturbed()
     own = [line["what"] for line in federation.events("bank_00")]
-    thiefs = store.read_lines(stolen / "ledger.jsonl")
+    thiefs = files.read_lines(stolen / "ledger.jsonl")
     assert any("tried to connect with this site's certificate" in what for what in own)
     assert {line["event"] for line in thiefs} == {"refused by the server"}, "and no answer of its own left"
     assert any("another process" in line["what"] for line in federation.events("server"))

@@ -21,7 +21,7 @@ pytest.importorskip("nvflare")
 
 from nvflare.lighter.utils import Identity
 
-from fedspray import build_federation
+from fedspray import build_federation, files
 from fedspray.deploy import certificates, processes
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.authority import Authority
@@ -268,7 +268,7 @@ def test_a_job_that_a_site_signed(federation: Federation, tmp_path: Path) -> Non
     """bank_01's own good certificate, our own class, the right agreement."""
     fate = federation.fate(federation.job(tmp_path / "job"), signer=federation.kits / "bank_01")
     assert fate.startswith("refused") or "COMPLETED" not in fate
-    events = store.read_lines(federation.kits / "server" / "events.jsonl")
+    events = files.read_lines(federation.kits / "server" / "events.jsonl")
     assert any("the job is signed by 'bank_01'" in line["what"] for line in events)
 
 
@@ -286,7 +286,7 @@ def test_sites_refuse_even_if_the_server_does_not(tmp_path: Path) -> None:
             assert not (tmp_path / "marker").exists()
         fate = federation.fate(federation.job(tmp_path / "signed"), signer=federation.kits / "bank_01")
         assert fate.startswith("refused") or "COMPLETED" not in fate
-        lines = store.read_lines(federation.kits / "bank_00" / "ledger.jsonl")
+        lines = files.read_lines(federation.kits / "bank_00" / "ledger.jsonl")
         assert {line.get("event") for line in lines} == {"refused"}, "no job was started"
         assert "the job is signed by 'bank_01'" in lines[-1]["what"]
         with AdminSession(federation.kits / "coordinator") as session:

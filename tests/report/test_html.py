@@ -11,13 +11,13 @@ import pytest
 from toys import ragged_federation
 
 import fedspray
+from fedspray import files
 from fedspray.cli.main import run_command
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.report.contents import majority_accuracy, make_cards, page_data
 from fedspray.report.html import commands_of, headline_rows, settings_rows, write_report
 from fedspray.report.methods import Comparison, read_comparison
-from fedspray.runs import store
 
 Folders = dict[str, Path]
 
@@ -36,11 +36,11 @@ def comparison(run_folders: Folders) -> Comparison:
 def test_the_headline_table_is_the_results(comparison: Comparison, run_folders: Folders) -> None:
     rows = headline_rows(comparison, make_cards(comparison))
     for name, row in zip(("local", "fedavg", "fedspray"), rows, strict=True):
-        summary = store.read_json(run_folders[name] / "result.json")
+        summary = files.read_json(run_folders[name] / "result.json")
         for metric, cell in zip(("overall", "minority"), row["cells"], strict=False):
             mean, std = summary[metric]["mean"], summary[metric]["std"]
             assert cell["text"] == f"{100 * mean:.2f} ± {100 * std:.2f}"
-    means = [store.read_json(run_folders[name] / "result.json")["minority"]["mean"] for name in run_folders]
+    means = [files.read_json(run_folders[name] / "result.json")["minority"]["mean"] for name in run_folders]
     best = [row["label"] for row in rows if row["cells"][1]["best"]]
     assert best == [r["label"] for r in rows if comparison_mean(comparison, r["label"]) == max(means)]
     assert rows[0]["gain"] is None
@@ -186,9 +186,9 @@ def test_the_command_runs_the_same_again(tmp_path: Path, monkeypatch: pytest.Mon
     given = "--dataset banks --nodes 240 --clients 3 --algorithm fedspray --backbone mlp --preset paper"
     given += " --rounds 2 --selection balanced --set hidden=8 --backbone-of bank_01=gcn --seeds 2 --partition-seed 4"
     assert run_command(["run", *given.split(), "--out", "first"]) == 0
-    (command,) = commands_of(store.read_json(Path("first") / "settings.json"))
+    (command,) = commands_of(files.read_json(Path("first") / "settings.json"))
     assert run_command([*shlex.split(command)[1:], "--out", "second"]) == 0
-    first, second = (store.read_json(Path(name) / "result.json") for name in ("first", "second"))
+    first, second = (files.read_json(Path(name) / "result.json") for name in ("first", "second"))
     assert first["models"] == second["models"]
     assert first["settings"] == second["settings"]
 

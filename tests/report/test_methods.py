@@ -7,11 +7,11 @@ import pytest
 from toys import ragged_federation
 
 import fedspray
+from fedspray import files
 from fedspray.errors import InputError
 from fedspray.report.contents import make_cards, page_data
 from fedspray.report.html import commands_of, headline_rows
 from fedspray.report.methods import comparisons_of, read_comparison
-from fedspray.runs import store
 from fedspray.studies.backends import Workers
 from fedspray.studies.comparison import Entry
 from fedspray.studies.grid import Grid
@@ -104,11 +104,11 @@ def test_other_data_are_refused(run_folders: Folders, tmp_path: Path) -> None:
 def without_fingerprint(run: Path, target: Path, rename: dict[str, str] | None = None) -> Path:
     """A run folder as a deployed run leaves it: nobody there knows the data."""
     shutil.copytree(run, target)
-    store.write_json(target / "settings.json", {**store.read_json(target / "settings.json"), "fingerprint": None})
+    files.write_json(target / "settings.json", {**files.read_json(target / "settings.json"), "fingerprint": None})
     for file in target.glob("seed-*/result.json"):
-        content = store.read_json(file)
+        content = files.read_json(file)
         clients = {(rename or {}).get(name, name): row for name, row in content["clients"].items()}
-        store.write_json(file, {**content, "clients": clients})
+        files.write_json(file, {**content, "clients": clients})
     return target
 
 
@@ -122,9 +122,9 @@ def test_runs_whose_data_nobody_knows_are_compared_by_their_clients(run_folders:
         read_comparison([deployed, other])
     fedspray.run(ragged_federation().with_split(0), algorithm="fedavg", rounds=2, out=tmp_path / "small")
     file = tmp_path / "small" / "seed-0" / "result.json"
-    content = store.read_json(file)
+    content = files.read_json(file)
     content["clients"]["client_00"]["nodes"] += 1
-    store.write_json(file, content)
+    files.write_json(file, content)
     with pytest.raises(
         InputError, match=r"small was run on other data than .*deployed \(other numbers of test nodes\)"
     ):

@@ -12,9 +12,10 @@ from full import no_file_beyond
 from toys import awkward_federation, ragged_federation
 
 import fedspray
-from fedspray import PersonalModel
+from fedspray import PersonalModel, files
 from fedspray.data.federation import Federation
 from fedspray.errors import DiskFull, InputError
+from fedspray.files import read_json
 from fedspray.runs import run as module
 from fedspray.runs import store
 
@@ -39,7 +40,7 @@ def test_the_result_says_everything(tmp_path: Path) -> None:
         "mean": pytest.approx(np.mean(accuracies)),
         "std": pytest.approx(np.std(accuracies, ddof=1)),
     }
-    assert json.loads((tmp_path / "run" / "result.json").read_text()) == json.loads(json.dumps(summary))
+    assert read_json(tmp_path / "run" / "result.json") == json.loads(json.dumps(summary))
     frame = result.to_frame()
     assert len(frame) == 8
     assert set(frame["seed"]) == {0, 3}
@@ -240,7 +241,7 @@ def test_other_splits_are_refused_where_they_are_kept(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run was begun on other splits: its own had fingerprint \w{12}…"):
         module.carry_out(ragged_federation(seed=6), settings, tmp_path / "run")
     module.carry_out(ragged_federation(seed=5), settings, tmp_path / "run")
-    store.write_json(tmp_path / "run" / "settings.json", {k: v for k, v in content.items() if k != "splits"})
+    files.write_json(tmp_path / "run" / "settings.json", {k: v for k, v in content.items() if k != "splits"})
     module.carry_out(ragged_federation(seed=6), settings, tmp_path / "run")  # as begun before splits were noted
 
 

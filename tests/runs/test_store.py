@@ -8,6 +8,7 @@ import pytest
 import torch
 from full import no_file_beyond
 
+from fedspray import files
 from fedspray.errors import DiskFull, InputError
 from fedspray.runs import store
 
@@ -52,7 +53,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is missing"):
         store.read_tensors(tmp_path / "y.safetensors")
     with pytest.raises(InputError, match="is not a run folder"):
-        store.read_json(tmp_path / "settings.json")
+        files.read_json(tmp_path / "settings.json")
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
@@ -69,9 +70,9 @@ def add_record(path: Path, record: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        lambda path: store.write_text(path, "x" * 10_000),
+        lambda path: files.write_text(path, "x" * 10_000),
         lambda path: store.write_tensors(path, {"w": torch.zeros(10_000)}, {}),
-        lambda path: store.append_line(path, "x" * 10_000),
+        lambda path: files.append_line(path, "x" * 10_000),
         lambda path: add_record(path, {"x": "y" * 10_000}),
     ],
     ids=["text", "tensors", "line", "record"],
@@ -89,7 +90,7 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path, write: C
 
 def test_other_errors_of_the_system_stay_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        store.write_text(tmp_path / "missing" / "file", "x")
+        files.write_text(tmp_path / "missing" / "file", "x")
     with pytest.raises(Exception, match="No such file") as caught:
         store.write_tensors(tmp_path / "missing" / "file", {"w": torch.zeros(1)}, {})
     assert not isinstance(caught.value, DiskFull)

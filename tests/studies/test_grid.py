@@ -13,6 +13,7 @@ import pytest
 
 from fedspray.errors import InputError, OtherVersionError
 from fedspray.experiment import Data, RunSettings
+from fedspray.files import read_json
 from fedspray.runs import store
 from fedspray.runs.run import begin, carry_out, run
 from fedspray.studies import grid as grids
@@ -143,11 +144,15 @@ def test_a_worker_that_dies_takes_only_its_own_cell_along(tmp_path: Path, monkey
 
 def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
     (outcome,) = Grid([cell("local")], tmp_path).run()
-    outcome.path.write_text(outcome.path.read_text().replace('"key": "', '"key": "0'))
+    content = read_json(outcome.path)
+    outcome.path.write_text(outcome.path.read_text().replace('"overall": 0', '"overall": 1', 1))
+    with pytest.raises(InputError, match="is damaged"):
+        Grid([cell("local")], tmp_path)
+    CellResult({**content, "key": "0"}).save(outcome.path)
     with pytest.raises(InputError, match="holds the key"):
         Grid([cell("local")], tmp_path)
-    for content in ("{", "[]"):
-        outcome.path.write_text(content)
+    for text in ("{", "[]"):
+        outcome.path.write_text(text)
         with pytest.raises(InputError, match="remove the file, and the cell is run again"):
             Grid([cell("local")], tmp_path)
 
@@ -155,7 +160,7 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["metrics", "nodes", "test", "overall", "clients", "curves", "short", "client"])
 def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> None:
     (outcome,) = Grid([cell("local")], tmp_path).run()
-    content = json.loads(outcome.path.read_text())
+    content = read_json(outcome.path)
     if part == "test":
         content["nodes"]["test"] = "AA=="
     elif part == "short":
@@ -224,7 +229,7 @@ def test_a_checkpoint_of_another_version_is_begun_anew(tmp_path: Path) -> None:
 
 def test_the_time_left_is_estimated_from_cells_of_the_same_kind(tmp_path: Path) -> None:
     (outcome,) = Grid([cell("local")], tmp_path).run()
-    content = json.loads(outcome.path.read_text())
+    content = read_json(outcome.path)
     content["metrics"]["seconds"] = 40.0
     CellResult(content).save(outcome.path)
     grid = Grid([cell("local", seed) for seed in range(4)], tmp_path, Workers(jobs=2))

@@ -93,10 +93,10 @@ def local(
 ) -> None:
     """Run a federation on this machine: a server and a site per client as processes of their own, over mutual TLS."""
     need_nvflare()
+    from fedspray import files
     from fedspray.experiment import Experiment
     from fedspray.federate import open_data
     from fedspray.report.tables import run_table
-    from fedspray.runs import store
 
     output, values = Output(as_json), options.experiment_values(locals())
     experiment = Experiment.from_values(values, "command line")
@@ -111,7 +111,7 @@ def local(
     _end_like_ctrl_c()
     with _live(output, here.project, RUN) as (tell, tend):
         summary: dict[str, Any] = here.run(tell, tend)
-    store.write_json(out / "result.json", summary)
+    files.write_json(out / "result.json", summary)
     if not as_json:
         output.show(run_table(summary))
     output.note(f"kept in {out}; each site's personal model is in {out}/kits/SITE/models")

@@ -130,6 +130,7 @@ def _continue(
     output: Output, folder: Path, federation: Federation | None, threads: int | None, checkpoint_every: int | None
 ) -> None:
     """Runs what is missing in a folder; ``federation`` is read again unless it is at hand."""
+    from fedspray import files
     from fedspray.experiment import Data
     from fedspray.federate import open_data
     from fedspray.report.tables import run_table
@@ -138,7 +139,7 @@ def _continue(
 
     settings, content = load_settings(folder)
     if (folder / "result.json").exists():
-        summary = store.read_json(folder / "result.json")
+        summary = files.read_json(folder / "result.json")
     else:
         if content["source"] is None:
             raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")

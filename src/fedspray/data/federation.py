@@ -13,7 +13,6 @@ content hash of every file, and loading refuses a folder that does not match it:
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import tempfile
@@ -26,14 +25,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedspray import files
 from fedspray.data.graph import Graph, as_integers, differing_place, repeated
 from fedspray.data.minority import NONE, majority_class
 from fedspray.data.splits import SCOPES, SPLIT, SplitRule
 from fedspray.data.splits import Split as Split  # part of a client
 from fedspray.display import count, cut, line, table
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import InputError
 
 FORMAT = 1
+_SAVED = "a saved federation or client"
 """Version of the folder layout; raised when a reader of the old one would go wrong."""
 
 
@@ -122,14 +123,14 @@ class Client:
             "edges_lost": self.edges_lost,
             "files": data_files,
         }
-        (target / "client.json").write_text(json.dumps(card, indent=2) + "\n")
+        files.write_sealed(target / "client.json", card)
         return {**data_files, "client.json": _sha256(target / "client.json")}
 
     @classmethod
     def load(cls, folder: str | Path) -> Client:
         """Reads one client's folder, alone or inside a federation, after checking its hashes."""
         source = Path(folder)
-        card = _read_json(source / "client.json")
+        card = files.read_json(source / "client.json", _SAVED)
         _check_format(source, card, ("name", "edges_lost", "files"))
         _check_hashes(source, card["files"])
         with np.load(source / "split.npz", allow_pickle=False) as archive:
@@ -310,8 +311,8 @@ class Federation:
             staging = Path(temporary) / "federation"
             hashes: dict[str, str] = {}
             for client in self.clients:
-                files = client.save(staging / "clients" / client.name)
-                hashes |= {f"clients/{client.name}/{file}": digest for file, digest in files.items()}
+                written = client.save(staging / "clients" / client.name)
+                hashes |= {f"clients/{client.name}/{file}": digest for file, digest in written.items()}
             manifest = {
                 "format": FORMAT,
                 "name": self.name,
@@ -322,7 +323,7 @@ class Federation:
                 "settings": dict(self.settings),
                 "files": hashes,
             }
-            (staging / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+            files.write_sealed(staging / "manifest.json", manifest)
             if target.exists():
                 target.rmdir()
             shutil.move(staging, target)
@@ -331,7 +332,7 @@ class Federation:
     def load(cls, folder: str | Path) -> Federation:
         """Reads a federation's folder and refuses it if any file differs from the manifest."""
         source = Path(folder)
-        manifest = _read_json(source / "manifest.json")
+        manifest = files.read_json(source / "manifest.json", _SAVED)
         _check_format(source, manifest, ("name", "clients", "settings", "files"))
         _check_hashes(source, manifest["files"])
         clients = tuple(Client.load(source / "clients" / name) for name in manifest["clients"])
@@ -381,18 +382,6 @@ def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -
         raise InputError(f"client {name} contains a node twice, but each may appear once")
     if (owner[nodes] >= 0).any():
         raise InputError(f"node {nodes[owner[nodes] >= 0][0]} is in two clients, but clients must be disjoint")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise MissingDataError(f"{path} is missing: {path.parent} is not a saved federation or client")
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"{path} is not readable JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} does not hold a JSON object")
-    return content
 
 
 def _check_format(folder: Path, card: Mapping[str, Any], keys: Sequence[str]) -> None:

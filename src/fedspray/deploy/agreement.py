@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fedspray import files
 from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SplitRule
@@ -25,7 +26,6 @@ from fedspray.deploy.forms import Forms
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
-from fedspray.runs import store
 from fedspray.runs.settings import build_for
 
 FILE = "agreement.json"
@@ -169,7 +169,7 @@ class Agreement:
 
     def save(self, folder: Path) -> None:
         """Writes the agreement into ``folder``."""
-        store.write_json(folder / FILE, self.to_json())
+        files.write_json(folder / FILE, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> Agreement:
@@ -177,7 +177,7 @@ class Agreement:
         file = path / FILE if path.is_dir() else path
         if not file.is_file():
             raise MissingDataError(f"{file} is missing, but an agreement is needed")
-        return cls.from_json(store.read_json(file), str(file))
+        return cls.from_json(files.read_json(file), str(file))
 
 
 def _check_count(name: str, count: int, names: Sequence[str] | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedspray import files
 from fedspray.deploy.wire import Json
 from fedspray.engine.rounds import Progress
 from fedspray.errors import disk_full_at
@@ -49,7 +50,7 @@ class Board:
 
     def add_exchange(self, seed: int, line: Json) -> None:
         """Logs one exchange; an exchange that is repeated after a crash is there twice."""
-        store.append_line(self._folder / f"seed-{seed}" / EXCHANGES, json.dumps(line))
+        files.append_line(self._folder / f"seed-{seed}" / EXCHANGES, json.dumps(line))
 
     def after_round(self, seed: int, progress: Progress) -> None:
         """Keeps the shared part of the best round: that of the round before this one, or an older one.
@@ -86,7 +87,7 @@ def read_progress(folder: Path) -> Json:
 def read_exchanges(folder: Path, seed: int) -> list[Json]:
     """All exchanges of a seed, the last version of each."""
     latest: dict[int, Json] = {}
-    for entry in store.read_lines(folder / f"seed-{seed}" / EXCHANGES):
+    for entry in files.read_lines(folder / f"seed-{seed}" / EXCHANGES):
         latest[entry["round"]] = entry
     return [latest[index] for index in sorted(latest)]
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.data.federation import Task
 from fedspray.data.graph import repeated
 from fedspray.deploy import members, processes
@@ -228,7 +229,7 @@ def missed_rounds(project: Project, run: str) -> dict[str, list[int]]:
     """The rounds that ended without a site's answer, by site."""
     folder = project.run_folder(run)
     missed: dict[str, list[int]] = {}
-    for seed in store.read_json(folder / "settings.json")["run"]["seeds"]:
+    for seed in files.read_json(folder / "settings.json")["run"]["seeds"]:
         for exchange in read_exchanges(folder, seed):
             for site, answer in exchange["sites"].items():
                 if answer["failed"] is not None:
@@ -244,7 +245,7 @@ def _run_status(project: Project, run: str) -> dict[str, Any]:
     state = "done" if done else progress.get("state", "waiting") if alive else "not running"
     if progress.get("state") == "stopped" and not done:
         state = "stopped"
-    rounds = store.read_json(folder / "settings.json")["settings"]["rounds"]
+    rounds = files.read_json(folder / "settings.json")["settings"]["rounds"]
     return {
         "state": state,
         "reason": progress.get("reason"),
@@ -253,7 +254,7 @@ def _run_status(project: Project, run: str) -> dict[str, Any]:
         "rounds": rounds,
         "waiting_for": progress.get("waiting_for") or [] if alive else [],
         "missed": missed_rounds(project, run),
-        "jobs": len(store.read_json(folder / "jobs.json")["jobs"]) if (folder / "jobs.json").exists() else 0,
+        "jobs": len(files.read_json(folder / "jobs.json")["jobs"]) if (folder / "jobs.json").exists() else 0,
     }
 
 

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.protocol import LEDGER
 from fedspray.deploy.site import Site, SiteRun
 from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.worker import Forgotten, NotFinite
 from fedspray.errors import DiskFull, InputError, OtherVersionError, printable
-from fedspray.runs import store
 
 TOLD = (Refused, OtherVersionError, NotFinite, Forgotten, Malformed)
 """Errors whose text leaves: it names agreements, versions, rounds and parts of messages. That of all others may name
@@ -99,7 +99,7 @@ class Door:
     def _note(self, ask: Ask | None, reply: Reply) -> None:
         """Writes into the ledger what is about to leave; what cannot be written there does not leave."""
         for line in (*self._owed, self._line(ask, reply)):
-            store.append_line(self._folder / LEDGER, line)
+            files.append_line(self._folder / LEDGER, line)
             self._owed = self._owed[1:]
 
     def _line(self, ask: Ask | None, reply: Reply) -> str:
@@ -120,7 +120,7 @@ class Door:
 
 def read_ledger(folder: Path) -> list[dict[str, Any]]:
     """Every answer in a site's ledger; a line that a crash cut off is left out."""
-    lines = store.read_lines(folder / LEDGER)
+    lines = files.read_lines(folder / LEDGER)
     return [{**line, "run": _printable(line.get("run"))} for line in lines if "event" not in line]
 
 

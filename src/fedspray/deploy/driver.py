@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import read_progress
 from fedspray.deploy.kits import write_job
@@ -94,7 +95,7 @@ class Driver:
                         self._say(f"the server does not answer at {self._project.address}")
                     stop_if_interrupted()
                     time.sleep(POLL)
-            return store.read_json(self._folder / "result.json")
+            return files.read_json(self._folder / "result.json")
         finally:
             self._hang_up()
             lock.release()
@@ -200,10 +201,10 @@ class Driver:
 
     def _jobs(self) -> list[Json]:
         file = self._folder / "jobs.json"
-        return list(store.read_json(file)["jobs"]) if file.exists() else []
+        return list(files.read_json(file)["jobs"]) if file.exists() else []
 
     def _keep(self, jobs: list[Json]) -> None:
-        store.write_json(self._folder / "jobs.json", {"jobs": jobs})
+        files.write_json(self._folder / "jobs.json", {"jobs": jobs})
 
     def _job(self) -> str | None:
         jobs = self._jobs()

@@ -45,13 +45,13 @@ from nvflare.private.admin_defs import error_reply
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
+from fedspray import files
 from fedspray.deploy import members, protocol
 from fedspray.deploy.certificates import key_fingerprint
 from fedspray.deploy.members import Member
 from fedspray.deploy.protocol import CALL_BACK, COORDINATOR, EVENTS, LEDGER, NOTICES, SERVER, Link, Mail
 from fedspray.deploy.unixdriver import SCHEME, UnixDriver
 from fedspray.errors import DiskFull, printable
-from fedspray.runs import store
 
 PEER_KEY = "fedspray.peer_key"
 """Where a connection says which key its other end has."""
@@ -204,7 +204,7 @@ class Guard:
             "what": what,
         }
         with contextlib.suppress(OSError, DiskFull):  # a full disk must not keep the door from closing
-            store.append_line(self.kit / (EVENTS if self.is_server else LEDGER), json.dumps(line))
+            files.append_line(self.kit / (EVENTS if self.is_server else LEDGER), json.dumps(line))
 
     def tell(self, site: str, sentence: str) -> None:
         """Sends a notice to a site's main process."""

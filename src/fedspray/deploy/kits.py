@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspray import files
 from fedspray.deploy import members
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.privacy import private_files
 from fedspray.deploy.server import Server
 from fedspray.deploy.site import Site
 from fedspray.errors import InputError, MissingDataError
-from fedspray.runs import store
 
 if TYPE_CHECKING:
     from fedspray.deploy.authority import Authority
@@ -125,14 +125,14 @@ def make_kits(
 def place_server(kit: Path) -> None:
     """Writes into a server's kit where it is: NVFlare wants absolute paths, and a project may have been moved."""
     file, storage = kit / "local" / "resources.json", kit.resolve() / "storage"
-    resources = store.read_json(file)
+    resources = files.read_json(file)
     try:
         resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
         (manager,) = (part for part in resources["components"] if part["id"] == "job_manager")
         manager["args"]["uri_root"] = str(storage / "jobs")
     except (LookupError, TypeError, ValueError):
         raise InputError(f"{file} is not as fedspray deploy init wrote it: put it back") from None
-    store.write_json(file, resources)
+    files.write_json(file, resources)
     Server(kit, kit.parent.parent / "runs").save()
 
 
@@ -141,7 +141,7 @@ def check_policies(kit: Path) -> None:
     file = kit / "local" / "resources.json"
     if not file.is_file():
         raise MissingDataError(f"{file} is missing: unpack the kit's zip file again")
-    resources = store.read_json(file)
+    resources = files.read_json(file)
     if resources.get("class_allow_list") != [EXECUTOR] or resources.get("class_list_enforcement_mode") != "enforce":
         raise InputError(f"{file} allows other classes than {EXECUTOR}")
     if resources.get("app_validator") != VALIDATOR:
@@ -173,9 +173,9 @@ def write_job(folder: Path, run: str, agreement: Agreement, grace: float, min_si
         "task_result_filters": [],
         "components": [],
     }
-    store.write_json(folder / "meta.json", meta)
-    store.write_json(config / "config_fed_server.json", server)
-    store.write_json(config / "config_fed_client.json", client)
+    files.write_json(folder / "meta.json", meta)
+    files.write_json(config / "config_fed_server.json", server)
+    files.write_json(config / "config_fed_client.json", client)
     return folder
 
 
@@ -246,7 +246,7 @@ def _write_log_config(local: Path) -> None:
     """NVFlare's logs, without the lines that it writes for every task of every site."""
     content = json.loads((local / "log_config.json.default").read_text())
     content["loggers"] |= {name: {"level": "WARNING"} for name in CHATTY}
-    store.write_json(local / "log_config.json", content)
+    files.write_json(local / "log_config.json", content)
     (local / "log_config.json.default").unlink()
 
 
@@ -260,10 +260,10 @@ def _resources(kit: Path, own_class: str) -> dict[str, Any]:
 
 def _write_policies(kit: Path, resources: Mapping[str, Any], rights: Mapping[str, str]) -> None:
     local = kit / "local"
-    store.write_json(local / "resources.json", resources)
+    files.write_json(local / "resources.json", resources)
     # Roles that are not named here have no rights at all.
     policy = {"format_version": "1.0", "permissions": {"project_admin": {**rights, **NO_RIGHTS}}}
-    store.write_json(local / "authorization.json", policy)
+    files.write_json(local / "authorization.json", policy)
     _write_log_config(local)
     for unused in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
         (local / unused).unlink()

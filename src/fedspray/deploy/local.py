@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.data.federation import Federation
 from fedspray.deploy import processes
 from fedspray.deploy.agreement import Agreement
@@ -99,7 +100,7 @@ class LocalFederation:
             "port": self.project.address.port,
             "server_pid": self.pids["server"],
             "site_pids": {name: self.pids[name] for name in self._names},
-            "jobs": len(store.read_json(folder / "jobs.json")["jobs"]),
+            "jobs": len(files.read_json(folder / "jobs.json")["jobs"]),
             "restarts": self.restarts,
             "bytes_payload": sum(site["bytes_down"] + site.get("bytes_up", 0) for site in sites),
             "bytes_wire": self._wire.total(),

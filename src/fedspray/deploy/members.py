@@ -14,7 +14,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedspray.runs import store
+from fedspray import files
 
 FILE = "members.json"
 
@@ -49,4 +49,4 @@ def set_disabled(kit: Path, site: str, disabled: bool) -> bool:
 
 def _put(kit: Path, site: str, member: Member) -> None:
     entries = {**read(kit), site: member}
-    store.write_json(kit / "local" / FILE, {name: asdict(entry) for name, entry in entries.items()})
+    files.write_json(kit / "local" / FILE, {name: asdict(entry) for name, entry in entries.items()})

@@ -21,10 +21,10 @@ from typing import Any
 
 import psutil
 
+from fedspray import files
 from fedspray.deploy.certificates import AUTHORITY, CERTIFICATE, KEY
 from fedspray.deploy.locks import PID_FILE, holder
 from fedspray.errors import DiskFull, InputError, MissingDataError, printable
-from fedspray.runs import store
 
 FILE = "status.json"
 SILENCE = 60.0
@@ -88,7 +88,7 @@ class Presence:
         content = {"pid": os.getpid(), "state": state, "reason": reason, "time": datetime.now(UTC).isoformat()}
         with self._lock, contextlib.suppress(OSError, DiskFull):  # a full disk must not end the connection
             self._state = state
-            store.write_json(self._file, content)
+            files.write_json(self._file, content)
 
 
 def watch(kit: Path) -> Presence:
@@ -110,14 +110,14 @@ def site_name(kit: Path) -> str:
     card = kit / "local" / "site.json"
     if not card.is_file():
         raise MissingDataError(f"{card} is missing: {kit} is not a site's start-up kit")
-    return printable(str(store.read_json(card).get("name")))
+    return printable(str(files.read_json(card).get("name")))
 
 
 def server_of(kit: Path) -> tuple[str, int]:
     """Where a site's kit says that the server is."""
     file = kit / "startup" / "fed_client.json"
     try:
-        host, _, port = store.read_json(file)["servers"][0]["service"]["target"].rpartition(":")
+        host, _, port = files.read_json(file)["servers"][0]["service"]["target"].rpartition(":")
         return host, int(port)
     except (LookupError, TypeError, AttributeError, ValueError):
         raise InputError(f"{file} does not say where the server is: unpack the kit's zip file again") from None
@@ -130,7 +130,7 @@ def look(kit: Path) -> Json:
         return {"state": "stopped", "reason": None, "pid": None, "job_pids": []}
     told: Json = {}
     with contextlib.suppress(InputError):
-        told = store.read_json(kit / FILE)
+        told = files.read_json(kit / FILE)
     state, reason = ask_server(kit)
     if state == "connected":  # we are; is the site's process too?
         state, reason = "connecting", None
@@ -169,7 +169,7 @@ def ask_server(kit: Path) -> tuple[str, str | None]:
 def last_answers(kit: Path) -> Json:
     """The last answer of each run, by the run's name, from the ledger."""
     runs: Json = {}
-    for line in store.read_lines(kit / "ledger.jsonl"):
+    for line in files.read_lines(kit / "ledger.jsonl"):
         if line.get("round") is not None:  # else it is a refusal, or a request that could not be read
             runs[printable(str(line.get("run")))] = {key: line.get(key) for key in ("seed", "round", "time")}
     return runs

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedspray import files
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.certificates import CERTIFICATE, key_fingerprint, read_certificate
 from fedspray.deploy.kits import Address
 from fedspray.errors import InputError, MissingDataError
-from fedspray.runs import store
 
 CARD = "project.json"
 
@@ -47,7 +47,7 @@ class Project:
         card = folder / CARD
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a project that fedspray deploy init made")
-        content = store.read_json(card)
+        content = files.read_json(card)
         try:
             address, organisations = Address(content["host"], int(content["port"])), content.get("organisations", {})
             return cls(folder, address, float(content["grace"]), {str(k): str(v) for k, v in organisations.items()})
@@ -62,7 +62,7 @@ class Project:
             "grace": self.grace,
             "organisations": dict(self.organisations),
         }
-        store.write_json(self.folder / CARD, content)
+        files.write_json(self.folder / CARD, content)
 
     @property
     def server(self) -> Path:

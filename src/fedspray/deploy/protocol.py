@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedspray import files
 from fedspray.errors import printable
-from fedspray.runs import store
 
 SERVER = "server"
 COORDINATOR = "coordinator@fedspray.org"
@@ -181,7 +181,7 @@ class Mail:
 
 def read_events(kit: Path) -> list[dict[str, str]]:
     """What the processes of a kit refused or were told: from a site's ledger, or the server's list of events."""
-    lines = store.read_lines(kit / (EVENTS if (kit / "startup" / "fed_server.json").is_file() else LEDGER))
+    lines = files.read_lines(kit / (EVENTS if (kit / "startup" / "fed_server.json").is_file() else LEDGER))
     known = ("time", "event", "sender", "what")
     return [{key: printable(str(line.get(key, ""))) for key in known} for line in lines if "event" in line]
 

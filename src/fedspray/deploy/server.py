@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedspray import files
 from fedspray.deploy.agreement import Agreement, check_name
 from fedspray.errors import InputError, MissingDataError
-from fedspray.runs import store
 
 CARD = "server.json"
 
@@ -27,7 +27,7 @@ class Server:
         card = folder / "local" / CARD
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a server's start-up kit")
-        runs = store.read_json(card).get("runs")
+        runs = files.read_json(card).get("runs")
         if not isinstance(runs, str):
             raise InputError(f"runs in {card} is {runs!r}, but must be a path")
         return cls(folder, (folder / runs).resolve())
@@ -35,7 +35,7 @@ class Server:
     def save(self) -> None:
         """Writes ``local/server.json``, with a path that stays true when the project is moved."""
         runs = os.path.relpath(self.runs.resolve(), self.folder.resolve())
-        store.write_json(self.folder / "local" / CARD, {"runs": runs})
+        files.write_json(self.folder / "local" / CARD, {"runs": runs})
 
     def agreement(self, fingerprint: str) -> Agreement:
         """The server's copy of the agreement, which must be the one that is asked for."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedspray import files
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
@@ -58,7 +59,7 @@ class Site:
         card = folder / "local" / CARD
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a site's start-up kit")
-        content = store.read_json(card)
+        content = files.read_json(card)
         data, threads = content.get("data"), content.get("threads", 1)
         if data is not None and not isinstance(data, str):
             raise InputError(f"data in {card} is {data!r}, but must be a path or null")
@@ -70,7 +71,7 @@ class Site:
     def save(self) -> None:
         """Writes ``local/site.json``."""
         content = {"name": self.name, "data": None if self.data is None else str(self.data), "threads": self.threads}
-        store.write_json(self.folder / "local" / CARD, content)
+        files.write_json(self.folder / "local" / CARD, content)
 
     def check_writable(self) -> None:
         """What a running site writes to; ``startup`` and ``local`` may be read-only."""
@@ -206,11 +207,11 @@ class SiteRun:
     def _remember(self, seed: int, worker: Worker) -> None:
         """Writes what is new and removes what is too old, in this order."""
         folder = self._folder(seed)
-        files = {round_index: folder / f"memory-{round_index}.safetensors" for round_index in worker.rounds}
-        for round_index, file in files.items():
+        wanted = {round_index: folder / f"memory-{round_index}.safetensors" for round_index in worker.rounds}
+        for round_index, file in wanted.items():
             if round_index == worker.rounds[-1] or not file.exists():
                 store.write_tensors(file, worker.tensors(round_index), {"round": round_index, "data": self._data})
-        for file in set(folder.glob("memory-*.safetensors")) - set(files.values()):
+        for file in set(folder.glob("memory-*.safetensors")) - set(wanted.values()):
             file.unlink()
 
     def _keep_model(self, seed: int, worker: Worker) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, unknown
 from fedspray.runs import nodes, proxies, store
@@ -133,7 +134,7 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
         for label, group in zip(_labels(chosen), groups.values(), strict=True)
     )
     statistics = next((f / store.FEDERATION for f in folders if (f / store.FEDERATION).exists()), None)
-    federation = None if statistics is None else store.read_json(statistics)
+    federation = None if statistics is None else files.read_json(statistics)
     return Comparison(methods, federation, _reference(methods, reference))
 
 
@@ -159,7 +160,7 @@ def comparisons_of(entries: Sequence[Entry], reference: str) -> dict[tuple[str, 
 
 
 def _read_settings(folder: Path) -> Json:
-    content = store.read_json(folder / "settings.json")
+    content = files.read_json(folder / "settings.json")
     if not (folder / "result.json").exists():
         raise InputError(f"{folder} is not finished: continue it with fedspray run --resume {folder}")
     return content
@@ -184,7 +185,7 @@ def _check_same_data(*runs: tuple[Path, Json]) -> None:
 
 def _test_nodes(folder: Path, content: Json) -> dict[str, int]:
     """How many test nodes each client has; the share is the same under every seed."""
-    rows: Json = store.read_json(folder / f"seed-{content['run']['seeds'][0]}" / "result.json")["clients"]
+    rows: Json = files.read_json(folder / f"seed-{content['run']['seeds'][0]}" / "result.json")["clients"]
     return {client: int(row["nodes"]) for client, row in rows.items()}
 
 
@@ -214,7 +215,7 @@ def _read_seed(run: Path, seed: int) -> SeedRun:
     return SeedRun(
         seed,
         str(run),
-        store.read_json(folder / "result.json"),
+        files.read_json(folder / "result.json"),
         [json.loads(line) for line in lines],
         NodeTable.load(table) if table.exists() else None,
         ClassProxies.load(proxy) if proxy.exists() else None,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspray import files
 from fedspray.display import count, line, percent_spread, table
 from fedspray.evaluation.metrics import METRICS
 from fedspray.report.comparisons import comparison_csv, comparison_sheets, earlier_pages, page_names
 from fedspray.report.files import write_file
 from fedspray.report.html import write_page
 from fedspray.report.methods import Comparison, comparisons_of
-from fedspray.runs import store
 from fedspray.studies.comparison import Entry, summarise
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ComparisonResult:
     @classmethod
     def load(cls, folder: str | Path) -> ComparisonResult:
         """Reads what `save` wrote, without what pages are made of."""
-        return cls(store.read_json(Path(folder) / FILE))
+        return cls(files.read_json(Path(folder) / FILE))
 
     def save(self, folder: str | Path, *, settings: str = "") -> Path:
         """Writes comparison.json, .md, .tex, .csv and the pages; pages of an earlier comparison there are removed.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from fedspray import files
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster
 from fedspray.engine.local import Blocks
@@ -86,7 +87,7 @@ def conduct(
     ]
     outcome = RunResult(header(roster, settings), results)
     if folder is not None:
-        store.write_json(folder / "result.json", outcome.summary())
+        files.write_sealed(folder / "result.json", outcome.summary())
     return outcome
 
 
@@ -175,9 +176,7 @@ class _Seed:
             return self._finish(host, tap, progress, log.records)
 
     def _read_checkpoint(self) -> tuple[Json | None, dict[str, torch.Tensor]]:
-        if self._folder is None or not (self._folder / store.CHECKPOINT).exists():
-            return None, {}
-        tensors, meta = store.read_tensors(self._folder / store.CHECKPOINT)
+        tensors, meta = ({}, None) if self._folder is None else store.read_checkpoint(self._folder)
         return meta, tensors
 
     def _finish(self, host: Host, tap: proxies.ProxyTap, progress: Progress, records: list[Json]) -> SeedResult:
@@ -187,8 +186,8 @@ class _Seed:
         if self._folder is not None:
             result.save(self._folder)
             host.keep(self._folder, models)
-            store.write_json(self._folder / "result.json", metrics)
-            (self._folder / store.CHECKPOINT).unlink(missing_ok=True)
+            files.write_sealed(self._folder / "result.json", metrics)
+            store.drop_checkpoints(self._folder)
         return result
 
 
@@ -306,7 +305,7 @@ class _Saver:
             return
         began = time.perf_counter()
         self._log.flush()
-        store.write_tensors(self._folder / store.CHECKPOINT, *self._unsaved)
+        store.write_checkpoint(self._folder, *self._unsaved)
         self._unsaved = None
         self._last = time.perf_counter()
         self._cost = max(0.05, self._last - began)

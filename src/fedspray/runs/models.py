@@ -106,6 +106,12 @@ class PersonalModel:
             meta["num_features"], meta["num_classes"], *(None if known is None else tuple(known) for known in names)
         )
         template = algorithm.init_clients(task, _single_node(task, torch_dtype(settings)), seed=0)
+        server = tree.cast(algorithm.init_server(task, seed=0), torch_dtype(settings))
+        expected = {
+            **tree.flatten(tree.for_prediction(template), "client"),
+            **tree.prefixed("message", algorithm.broadcast(server, (0,))),
+        }
+        _check_tensors(str(path), tensors, expected)
         client = tree.restore(template, tree.part_of(tensors, "client"))
         snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
         return cls(meta["client"], meta["client_id"], algorithm, task, snapshot, settings)
@@ -132,6 +138,20 @@ class ModelFiles(Mapping[str, PersonalModel]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+def _check_tensors(path: str, given: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+    """Refuses weights that this model does not have, or that are not numbers."""
+    for name in sorted({*given, *expected}):
+        if name not in given or name not in expected:
+            raise InputError(
+                f"{path} is damaged: {name} {'is missing' if name in expected else 'is no part of its model'}"
+            )
+        shapes = [list(tensors[name].shape) for tensors in (given, expected)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"{path} is damaged: {name} has shape {shapes[0]}, but must have {shapes[1]}")
+        if not given[name].isfinite().all():
+            raise InputError(f"{path} is damaged: {name} holds numbers that are not finite")
 
 
 def _as_graph(data: object) -> Graph:

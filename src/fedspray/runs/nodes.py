@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedspray import files
 from fedspray.data.federation import Client, Federation
 from fedspray.data.minority import NONE, is_minority
 from fedspray.data.statistics import node_homophily
 from fedspray.evaluation.counting import BUCKET_NAMES, bucket_of
-from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
 
 FILE = "nodes.json"
@@ -103,12 +103,12 @@ class NodeTable:
 
     def save(self, path: Path) -> None:
         """Writes one JSON file."""
-        store.write_json(path, self.to_json())
+        files.write_sealed(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> NodeTable:
         """Reads what `save` wrote."""
-        return cls.from_json(store.read_json(path))
+        return cls.from_json(files.read_json(path))
 
 
 def _client_nodes(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedspray import files
 from fedspray.display import count, line, percent, percent_spread, table
 from fedspray.errors import InputError
 from fedspray.evaluation.metrics import METRICS
@@ -78,12 +79,12 @@ class SeedResult:
     @classmethod
     def load(cls, folder: Path) -> SeedResult:
         """Reads the folder of a finished seed."""
-        metrics = store.read_json(folder / "result.json")
+        metrics = files.read_json(folder / "result.json")
         kept = folder / proxies.FILE
         return cls(
             int(folder.name.removeprefix("seed-")),
             metrics,
-            store.read_lines(folder / store.RECORDS)[: metrics["rounds"]],
+            files.read_chain(folder / store.RECORDS, metrics["rounds"])[1],
             ModelFiles(folder / "models", metrics["models"]),
             proxies.ClassProxies.load(kept) if kept.exists() else None,
         )
@@ -105,7 +106,7 @@ class RunResult:
     def load(cls, folder: str | Path) -> RunResult:
         """Reads the folder of a finished run."""
         run = Path(folder)
-        header = store.read_json(run / "settings.json")
+        header = files.read_json(run / "settings.json")
         if not (run / "result.json").exists():
             raise InputError(f"{run} is not finished: continue it with fedspray.resume, or fedspray run --resume {run}")
         names = ("dataset", "algorithm", "backbone", "preset", "backbone_of", "settings", "federation")

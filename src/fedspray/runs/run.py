@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
@@ -88,8 +89,12 @@ def begin(
     federation.check_labels()
     splits = federation.split_fingerprint() if settings.keep_split else None
     begin_with(folder, federation.roster, settings, source, federation.fingerprint(), splits=splits, threads=threads)
-    store.write_json(folder / store.FEDERATION, statistics.describe(federation).to_json())
+    _describe(folder, federation)
     return folder
+
+
+def _describe(folder: Path, federation: Federation) -> None:
+    files.write_sealed(folder / store.FEDERATION, statistics.describe(federation).to_json())
 
 
 def begin_with(
@@ -118,13 +123,13 @@ def begin_with(
         "versions": store.versions(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    store.write_json(folder / "settings.json", content)
+    files.write_sealed(folder / "settings.json", content)
     return folder
 
 
 def load_settings(folder: Path) -> tuple[RunSettings, Json]:
     """The settings of an existing run, and the whole of its settings file."""
-    content = store.read_json(folder / "settings.json")
+    content = files.read_json(folder / "settings.json")
     kept = {**content["run"], "seeds": tuple(content["run"]["seeds"])}
     return RunSettings(**kept), content
 
@@ -142,14 +147,17 @@ def carry_out(
     federation.check_labels()
     if folder is not None and (folder / "settings.json").exists():
         _check_same_data(folder, federation)
+        if not (folder / store.FEDERATION).exists():  # killed just before it was written
+            _describe(folder, federation)
 
     def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
         own = federation if settings.keep_split else federation.with_split(seed)
         return _Here(own, settings, algorithms, seed, blocks, threads)
 
-    result = conduct(
-        federation.roster, settings, folder, open_host, checkpoint_every=checkpoint_every, on_record=on_record
-    )
+    with nullcontext() if folder is None else files.only_writer(folder):
+        result = conduct(
+            federation.roster, settings, folder, open_host, checkpoint_every=checkpoint_every, on_record=on_record
+        )
     return replace(result, folder=folder, writer=partial(_write, federation, settings, threads))
 
 
@@ -158,16 +166,19 @@ def _write(federation: Federation, settings: RunSettings, threads: int, result: 
     begin(folder, federation, settings, source=None, threads=threads)
     for seed in result.seeds:
         own = store.new_folder(folder / f"seed-{seed.seed}")
-        store.write_text(own / store.RECORDS, "".join(f"{json.dumps(record)}\n" for record in seed.records))
+        records = store.RecordFile(own / store.RECORDS, keep=0)
+        for record in seed.records:
+            records.add(record)
+        records.close()
         seed.save(own)
         split = federation if settings.keep_split else federation.with_split(seed.seed)
         nodes.NodeTable.from_models(split, seed.models).save(own / nodes.FILE)
-        store.write_json(own / "result.json", seed.metrics)
-    store.write_json(folder / "result.json", result.summary())
+        files.write_sealed(own / "result.json", seed.metrics)
+    files.write_sealed(folder / "result.json", result.summary())
 
 
 def _check_same_data(folder: Path, federation: Federation) -> None:
-    content = store.read_json(folder / "settings.json")
+    content = files.read_json(folder / "settings.json")
     stored, splits = content["fingerprint"], content.get("splits")  # folders of older versions have no splits
     if stored != federation.fingerprint():
         raise InputError(f"{folder} was begun on other data: its graphs had fingerprint {str(stored)[:12]}…")

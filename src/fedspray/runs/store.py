@@ -1,4 +1,4 @@
-"""Files of a run: every one appears whole or not at all.
+"""Files of a run: every one appears whole or not at all (`fedspray.files`), and shows when it was changed.
 
 ::
 
@@ -6,7 +6,7 @@
     RUN/federation.json           the clients in numbers
     RUN/result.json               the result, when all seeds are done
     RUN/seed-0/rounds.jsonl       one record per round
-    RUN/seed-0/checkpoint.safetensors   while the seed is running
+    RUN/seed-0/checkpoint.safetensors   while the seed is running; checkpoint-before.safetensors: the one before it
     RUN/seed-0/events.out.tfevents.*    for TensorBoard
     RUN/seed-0/models/<client>.safetensors
     RUN/seed-0/nodes.json         every labelled node: tested, and rightly predicted
@@ -19,80 +19,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspray import files
 from fedspray.errors import InputError, disk_full_at
 
 if TYPE_CHECKING:  # the main process of a site reads and writes text alone, and starts without PyTorch
     from torch import Tensor
 
 CHECKPOINT = "checkpoint.safetensors"
+OLDER_CHECKPOINT = "checkpoint-before.safetensors"
 RECORDS = "rounds.jsonl"
 FEDERATION = "federation.json"
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes JSON in one step."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file in one step: it is there, whole and on disk, or not at all."""
-    with _replacement(path) as temporary:
-        temporary.write_text(text)
-
-
-@contextmanager
-def _replacement(path: Path) -> Iterator[Path]:
-    """A file to write beside another, whose place it takes when it is on disk; nothing of it stays after an error."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with disk_full_at(path):
-            yield temporary
-            with temporary.open("rb") as stream:
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads what `write_json` wrote."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: {path.parent} is not a run folder") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not readable JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds no JSON object, but what a run wrote is one")
-    return content
-
-
-def append_line(path: Path, line: str) -> None:
-    """Adds a line to a file, on disk when this returns; after a line that a crash cut off it begins a new one."""
-    with disk_full_at(path), path.open("ab+") as stream:
-        if stream.seek(0, os.SEEK_END) > 0:
-            stream.seek(-1, os.SEEK_END)
-            line = line if stream.read(1) == b"\n" else f"\n{line}"
-        stream.write(f"{line}\n".encode())
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one on each line; without those that a crash cut off. Nothing without a file."""
-    entries = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            continue
-    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -119,12 +60,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
         owners[key] = name
         stored[name] = value.contiguous().clone() if _shares_storage(value) else value.contiguous()
     header = {"meta": json.dumps(dict(meta)), "alias": json.dumps(alias), "expanded": json.dumps(expanded)}
-    with _replacement(path) as temporary:
-        save_file(stored, temporary, metadata=header)
+    with files.replacement(path) as temporary:
+        save_file(stored, temporary, metadata=_sealed_header(header, stored))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what `write_tensors` wrote."""
+    """Reads what `write_tensors` wrote, and refuses what was changed since."""
     from safetensors import safe_open
 
     try:
@@ -137,11 +78,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} is not a readable safetensors file ({error})") from None
     if "meta" not in header:
         raise InputError(f"{path} was not written by fedspray: it has no description of its tensors")
+    if set(header) != {"meta", "alias", "expanded"}:  # files of older versions have these alone, and no seal
+        plain = {name: header.get(name, "") for name in ("meta", "alias", "expanded")}
+        if header != _sealed_header(plain, tensors):
+            raise InputError(f"{path} is damaged: it was changed after it was written")
     for name, owner in json.loads(header["alias"]).items():
         tensors[name] = tensors[owner]
     for name, count in json.loads(header["expanded"]).items():
         tensors[name] = tensors[name].expand(count, *tensors[name].shape[1:])
     return tensors, json.loads(header["meta"])
+
+
+def _sealed_header(header: dict[str, str], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    sealed = files.seal({**header, "tensors": digest(tensors)})
+    return {**header, "seal": sealed["seal"]}
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -155,21 +105,23 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 class RecordFile:
-    """The records of one seed, a JSON line for each round."""
+    """The records of one seed, a JSON line for each round, as a chain."""
 
     def __init__(self, path: Path, keep: int) -> None:
         """Opens the file and keeps its first ``keep`` records: those that a checkpoint knows of."""
-        kept = path.read_text().splitlines(keepends=True)[:keep] if path.exists() else []
-        write_text(path, "".join(kept))
+        lines, self.records = files.read_chain(path, keep)
+        files.write_text(path, "".join(f"{line}\n" for line in lines))
         self._path = path
-        self.records: list[dict[str, Any]] = [json.loads(line) for line in kept]
+        self._seal = json.loads(lines[-1]).get("seal", "") if lines else ""
         self._stream = path.open("a")
 
     def add(self, record: dict[str, Any]) -> None:
         """Appends one record."""
         self.records.append(record)
+        sealed = files.seal(record, self._seal)
+        self._seal = sealed["seal"]
         with disk_full_at(self._path):
-            self._stream.write(json.dumps(record, allow_nan=False) + "\n")
+            self._stream.write(json.dumps(sealed, allow_nan=False) + "\n")
             self._stream.flush()
 
     def flush(self) -> None:
@@ -184,12 +136,40 @@ class RecordFile:
             self.flush()
 
 
+def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Writes the checkpoint of a seed; the one before stays beside it."""
+    current, newer = folder / CHECKPOINT, folder / ".newer.tmp"
+    write_tensors(newer, tensors, meta)
+    if current.exists():
+        current.replace(folder / OLDER_CHECKPOINT)
+    newer.replace(current)
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+    """The last checkpoint of a seed, or the one before it where the last is damaged; nothing where there is none."""
+    found = [folder / name for name in (CHECKPOINT, OLDER_CHECKPOINT) if (folder / name).exists()]
+    for path in found:
+        try:
+            return read_tensors(path)
+        except InputError as error:
+            if path == found[-1]:
+                raise InputError(f"{error}: remove {folder}, and it is run again from its start") from None
+            warnings.warn(f"{error}; going on from the checkpoint before it", stacklevel=2)
+    return {}, None
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Removes the checkpoints of a finished seed."""
+    for name in (CHECKPOINT, OLDER_CHECKPOINT):
+        (folder / name).unlink(missing_ok=True)
+
+
 def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:
     """Refuses a folder that holds anything, or cannot be made.
 
     ``what`` is the flag that names it, and ``resumable`` says that ``--resume`` continues what is there.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or not all(map(files.is_leftover, path.iterdir()))):
         otherwise = ", or continue it with --resume" if resumable else ""
         raise InputError(f"{path} exists already and is not empty: choose a new folder{otherwise}")
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())

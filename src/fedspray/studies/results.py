@@ -12,8 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.errors import InputError
-from fedspray.runs import nodes, proxies, store
+from fedspray.runs import nodes, proxies
 from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
 from fedspray.runs.result import SeedResult
@@ -54,7 +55,7 @@ class CellResult:
             },
         }
         if not validation_only:
-            content["nodes"] = store.read_json(folder / nodes.FILE)
+            content["nodes"] = files.read_json(folder / nodes.FILE)
             if (folder / proxies.FILE).exists():
                 content["proxies"] = ClassProxies.load(folder / proxies.FILE).to_json()
         return cls(content)
@@ -83,14 +84,14 @@ class CellResult:
 
     def save(self, path: Path) -> None:
         """Writes the file in one step, one line for each top-level key."""
-        lines = (f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in self.content.items())
-        store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        lines = (f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in files.seal(self.content).items())
+        files.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def load(cls, path: Path, key: str) -> CellResult:
         """Reads a cell's file and makes sure that it is this cell's."""
         try:
-            content = store.read_json(path)
+            content = files.read_json(path)
             if content.get("key") != key:
                 raise InputError(f"{path} holds the key {content.get('key')!r}, but {key!r} is needed")
             cell = cls(content)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.errors import InputError, RunStopped
 from fedspray.runs import store
 from fedspray.runs.result import RunResult
@@ -142,7 +143,7 @@ def _watch(job: Job) -> None:
 def _can_go_on(folder: Path) -> bool:
     """Whether a run folder was begun, with the same versions of what the bits depend on."""
     try:
-        return bool(store.read_json(folder / "settings.json").get("versions") == store.versions())
+        return bool(files.read_json(folder / "settings.json").get("versions") == store.versions())
     except InputError:  # not there, or damaged
         return False
 

@@ -1,0 +1,152 @@
+"""Files that appear whole or not at all, and that show when they were changed.
+
+A JSON object that we write for ourselves ends with a seal, the sha256 of all that stands before it; the seal of a
+line covers the line before it too, so that no line can go missing. Readers check the seal and take it off. Files of
+older versions have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedspray.errors import InputError, MissingDataError, disk_full_at
+
+LOCK = ".lock"
+"""Held by the process that writes into a folder."""
+
+_SEAL = "seal"
+_HASH = "sha256:"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file in one step: it is there, whole and on disk, or not at all."""
+    with replacement(path) as temporary:
+        temporary.write_text(text)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes JSON for other programs in one step."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes JSON of our own in one step."""
+    write_json(path, seal(content))
+
+
+def read_json(path: Path, what: str = "a run folder") -> dict[str, Any]:
+    """Reads a JSON object, which must fit its seal if it has one; ``what`` should hold it."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise MissingDataError(f"{path} is missing: {path.parent} is not {what}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not readable JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} does not hold a JSON object")
+    return unseal(content, path)
+
+
+def seal(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """The content with its seal; ``before`` is the seal of the line before."""
+    text = before + json.dumps(content, allow_nan=False)
+    return {**content, _SEAL: _HASH + hashlib.sha256(text.encode()).hexdigest()}
+
+
+def unseal(content: Mapping[str, Any], path: object, before: str = "") -> dict[str, Any]:
+    """The content without its seal; refuses what was changed since it was sealed.
+
+    The seal comes last. A damaged one is known by its key or by its value.
+    """
+    rest = dict(content)
+    name, value = rest.popitem() if rest else ("", None)
+    if name != _SEAL and not (isinstance(value, str) and value.startswith(_HASH)):
+        return dict(content)
+    if seal(rest, before) != content:
+        raise InputError(f"{path} is damaged: it was changed after it was written")
+    return rest
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """A file to write beside another, whose place it takes when it is on disk; nothing of it stays after an error."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with disk_full_at(path):
+            yield temporary
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Adds a line to a file, on disk when this returns; after a line that a crash cut off it begins a new one."""
+    with disk_full_at(path), path.open("ab+") as stream:
+        if stream.seek(0, os.SEEK_END) > 0:
+            stream.seek(-1, os.SEEK_END)
+            line = line if stream.read(1) == b"\n" else f"\n{line}"
+        stream.write(f"{line}\n".encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one on each line; without those that a crash cut off. Nothing without a file."""
+    entries = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        try:
+            entries.append(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def read_chain(path: Path, count: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """The first lines of a file that is a chain, and what they say; refuses a file that has lost or changed one."""
+    lines = path.read_text(errors="replace").splitlines()[:count] if path.exists() else []
+    entries, before = [], ""
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            entries.append(unseal(entry, f"{path}, line {number},", before))
+        except (ValueError, RecursionError, AttributeError, TypeError) as error:
+            reason = error if isinstance(error, InputError) else f"{path}, line {number}, is damaged"
+            raise InputError(f"{reason}: remove {path.parent}, and it is run again from its start") from None
+        before = str(entry.get(_SEAL, ""))
+    if len(lines) < count:
+        raise InputError(
+            f"{path} has {len(lines)} of {count} lines: remove {path.parent}, and it is run again from its start"
+        )
+    return lines, entries
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock, which the system releases when the process ends; refuses where another one has it."""
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"{folder} is in use: another process writes into it; wait for it, or choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a file is only what a killed process left: a lock, or a file that never took its place."""
+    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".tmp"))
