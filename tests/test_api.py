@@ -19,6 +19,7 @@ from toys import awkward_federation, ragged_federation
 
 import fedspray as fs
 from fedspray import progress
+from fedspray.files import read_json
 from fedspray.runs import run as runs
 from fedspray.runs import store
 
@@ -91,7 +92,7 @@ def files(folder: Path) -> dict[str, Any]:
 
     def timeless(content: Any) -> Any:
         if isinstance(content, dict):
-            dropped = ("seconds", "cpu_seconds", "started")
+            dropped = ("seal", "seconds", "cpu_seconds", "started")
             return {key: timeless(value) for key, value in content.items() if key not in dropped}
         return [timeless(value) for value in content] if isinstance(content, list) else content
 
@@ -102,7 +103,7 @@ def files(folder: Path) -> dict[str, Any]:
             found[name] = [timeless(json.loads(text)) for text in (
                 file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
             )]  # fmt: skip
-        elif file.is_file() and "tfevents" not in name:
+        elif file.suffix == ".safetensors":
             tensors, meta = store.read_tensors(file)
             found[name] = store.digest(tensors), meta
     return found
@@ -119,7 +120,7 @@ def test_a_saved_result_is_the_folder_of_the_run(
     loaded = fs.load(saved)
     assert isinstance(loaded, fs.RunResult)
     assert files(loaded.save(tmp_path / "again")) == files(saved)
-    assert json.loads(json.dumps(loaded.summary())) == json.loads((saved / "result.json").read_text())
+    assert json.loads(json.dumps(loaded.summary())) == read_json(saved / "result.json")
     assert loaded.curves.drop(columns=["seconds", "cpu_seconds"]).equals(
         kept.curves.drop(columns=["seconds", "cpu_seconds"])
     )

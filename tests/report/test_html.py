@@ -15,6 +15,7 @@ from fedspray import files
 from fedspray.cli.main import run_command
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
+from fedspray.files import read_json, write_sealed
 from fedspray.report.contents import majority_accuracy, make_cards, page_data
 from fedspray.report.html import commands_of, headline_rows, settings_rows, write_report
 from fedspray.report.methods import Comparison, read_comparison
@@ -50,9 +51,9 @@ def test_time_is_that_of_the_cpu_unless_others_did_the_work(run_folders: Folders
     shutil.copytree(run_folders["local"], tmp_path / "local")
     cost = {"seconds": 1.25, "cpu_seconds": 0.75}
     for file in (tmp_path / "local").glob("seed-*/result.json"):
-        content = json.loads(file.read_text())
+        content = read_json(file)
         content.update({name: value * content["rounds"] for name, value in cost.items()})
-        file.write_text(json.dumps(content))
+        write_sealed(file, content)
     for column, shown, other in (("CPU s / round", "0.750", "1.250"), ("s / round", "1.250", "0.750")):
         write_report([tmp_path / "local"], tmp_path / "report.html")
         table = (tmp_path / "report.html").read_text().split('id="headline"')[1].split("</table>")[0]
