@@ -222,7 +222,7 @@ def test_shares_by_hand() -> None:
 
 
 def test_the_shift_moves_decisions_and_not_the_loss() -> None:
-    game = Play(build("fedspray2"), stack(ragged_federation()), rounds=2)
+    game = Play(build("fedspray2", safety="off"), stack(ragged_federation()), rounds=2)
     message = {**game.message, "blend": torch.full((3,), 0.3), "shift": torch.full((3,), 0.5)}
     given = (game.client, message, game.batch)
     blend = game.algorithm.loss_logits(*given)
@@ -236,7 +236,7 @@ def counted(**right: dict[tuple[int, int], float]) -> ServerState:
     """A server that counted 1,000 validation nodes: ``overall`` and ``minority`` right ones of some pairs."""
     counts = torch.zeros(2, len(BLENDS), len(SHIFTS))
     for row, name in enumerate(("overall", "minority")):
-        for place, value in right[name].items():
+        for place, value in right.get(name, {}).items():
             counts[row][place] = value
     server: ServerState = Play(build("fedspray2"), stack(ragged_federation(), dtype=torch.float32)).server
     return replace(server, choice_counts=counts, num_val=torch.tensor(1000.0))
@@ -266,6 +266,120 @@ def test_the_choice_by_hand(
     assert algorithm.diagnostics(server, {}) == {"blend": BLENDS[chosen[0]], "shift": SHIFTS[chosen[1]]}
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_the_choice_is_never_behind_the_gnn_alone(data: st.DataObject) -> None:
+    """Whatever was counted: on all nodes, on minority nodes and by the loss. Without safety it may be."""
+    size = len(BLENDS) * len(SHIFTS)
+    counts = torch.tensor(data.draw(st.lists(st.integers(0, 9), min_size=2 * size, max_size=2 * size))).float()
+    losses = torch.tensor(data.draw(st.lists(st.integers(1, 9), min_size=len(BLENDS), max_size=len(BLENDS)))).float()
+    shape = (2, len(BLENDS), len(SHIFTS))
+    server = replace(counted(), choice_counts=counts.view(shape), choice_losses=losses, num_val=torch.tensor(9.0))
+    chosen = build("fedspray2", tolerance=5.0).diagnostics(server, {})
+    w, a = BLENDS.index(chosen["blend"]), SHIFTS.index(chosen["shift"])
+    assert (counts.view(shape)[:, w, a] >= counts.view(shape)[:, 0, 0]).all()
+    assert losses[w] <= losses[0]
+
+
+def test_safety_leaves_pairs_out_that_are_behind_the_gnn() -> None:
+    """(3, 4) has the best minority accuracy within the tolerance, but one thing is worse than with the GNN alone."""
+    overall, minority = {(0, 0): 895, (2, 0): 900, (3, 4): 896}, {(0, 0): 10, (2, 0): 11, (3, 4): 50}
+    good = counted(overall=overall, minority=minority)
+    losses = torch.where(torch.arange(len(BLENDS)) == 3, 2.0, 1.0)
+    for server in (
+        counted(overall={**overall, (0, 0): 897}, minority=minority),
+        counted(overall=overall, minority={**minority, (2, 0): 51, (0, 0): 51}),
+        replace(good, choice_losses=losses),
+    ):
+        assert build("fedspray2").diagnostics(server, {}) == {"blend": 0.2, "shift": 0.0}
+    assert build("fedspray2").diagnostics(good, {}) == {"blend": 0.3, "shift": 0.4}
+    assert build("fedspray2", safety="off").diagnostics(replace(good, choice_losses=losses), {})["blend"] == 0.3
+
+
+def test_the_gnn_that_is_kept_is_the_one_with_the_smallest_loss() -> None:
+    """Of each client by its own validation nodes, after every round; a client without any keeps the first."""
+    batch = stack(awkward_federation())
+    algorithm, local = (build(name, init="glorot", lr=0.3) for name in ("fedspray2", "local"))
+    seen = [Play(local, batch, rounds=rounds).client.gnn for rounds in range(8)]
+    kept = Play(algorithm, batch, rounds=8).client.kept
+    owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
+    losses = torch.stack(
+        [functional.cross_entropy(local.backbone.logits(g, batch)[batch.val], labels, reduction="none") for g in seen]
+    )
+    best = [int(losses[:, owners == k].sum(dim=1).argmin()) for k in range(4)]
+    assert len(set(best)) > 1
+    assert all(torch.equal(kept[name][k], seen[best[k]][name][k]) for name in kept for k in range(4))
+
+
+def contrary_federation() -> Federation:
+    """Nine clients whose features say the same of three classes, and one that calls class c by the name c + 1."""
+    graphs = {}
+    for k in range(10):
+        draw = np.random.default_rng(k)
+        labels = draw.integers(0, 3, size=60)
+        features = 3 * np.eye(60)[labels] + draw.normal(size=(60, 60))
+        graphs[f"c{k}"] = Graph.from_arrays(
+            features, np.zeros((2, 0), dtype=int), (labels + (k == 9)) % 3, num_classes=3
+        )
+    return Federation.from_graphs(graphs, name="contrary").with_split(0)
+
+
+def client_accuracies(algorithm: Any, batch: GraphBatch, rounds: int) -> Tensor:
+    game = Play(algorithm, batch, rounds=rounds)
+    right = (game.logits().argmax(dim=1) == batch.labels)[batch.test].double()
+    return torch.stack([right[batch.rows.client_of[batch.test] == k].mean() for k in range(batch.num_clients)])
+
+
+def test_a_client_whose_labels_contradict_all_others_is_as_good_as_alone() -> None:
+    batch = stack(contrary_federation())
+    values: dict[str, Any] = {"init": "glorot", "lr": 0.01}
+    local = client_accuracies(build("local", **values), batch, 30)
+    safe = client_accuracies(build("fedspray2", **values), batch, 30)
+    unsafe = client_accuracies(build("fedspray2", safety="off", **values), batch, 30)
+    assert unsafe[9] < local[9] - 0.3  # the teacher hurts it
+    assert safe[9] >= local[9]
+    assert torch.equal(safe[:9], unsafe[:9])  # nobody else is told
+    assert safe[:9].mean() > local[:9].mean() + 0.1
+
+
+def test_a_client_goes_back_if_and_only_if_it_is_clearly_behind() -> None:
+    """From made-up predictions: nodes that only the blend has right and nodes that only the GNN has right."""
+    batch = one_client(np.eye(40), [[], []], [0] * 20 + [1] * 20, train=range(12), val=range(12, 40))
+    game = Play(build("fedspray2"), batch)
+
+    def alone(gained: list[int], lost: list[int], safety: float = 1.0) -> bool:
+        right = functional.one_hot(batch.labels, 2).double()
+        nodes = torch.arange(40)
+        own, blended = (
+            torch.where(torch.isin(nodes, torch.tensor(wrong))[:, None], 1 - right, right) for wrong in (gained, lost)
+        )
+        chooser = build("fedspray2", safety=safety)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(chooser), "_shifted", lambda *_: blended)
+            patch.setattr(type(chooser), "_kept_logits", lambda *_: own)
+            patch.setattr(type(chooser.backbone), "logits", lambda *_: own)
+            return bool(chooser.state_of_whole(game.client, game.client, game.message, batch).alone)
+
+    majority, minority = list(range(12, 20)), list(range(20, 40))  # the labels trained on are all 0
+    assert not alone([], [])
+    assert not alone([], majority[:1])  # one node is one standard error
+    assert alone([], majority[:2])
+    assert not alone(majority[:1], majority[1:3])  # 1 behind, of 3 that differ: 1 < √3
+    assert alone(majority[:1], majority[1:5])  # 3 behind, of 5 that differ: 3 > √5
+    assert not alone(majority[:1], majority[1:5], safety=2.0)
+    assert not alone(minority[:3], majority[:8])  # clearly behind on all, but clearly ahead on minority nodes
+    assert alone(majority[:3], minority[:3])  # clearly behind on minority nodes, level on all
+    assert alone([], majority[:1], safety=0.0)
+
+
+def test_a_model_of_an_earlier_version_still_predicts() -> None:
+    game = Play(build("fedspray2"), stack(ragged_federation()), rounds=2)
+    now = replace(game.client, alone=torch.zeros(3, dtype=torch.float64))
+    former = replace(game.client, alone=None, kept=None)
+    predictions = [game.algorithm.predict(client, game.message, game.batch) for client in (now, former)]
+    assert torch.equal(*predictions)
+
+
 def test_before_anything_is_counted_both_have_half_a_say() -> None:
     game = Play(build("fedspray2"), stack(ragged_federation()))
     assert (game.message["blend"].tolist(), game.message["shift"].tolist()) == ([0.5] * 3, [0.0] * 3)
@@ -274,7 +388,7 @@ def test_before_anything_is_counted_both_have_half_a_say() -> None:
 def test_counts_are_those_of_the_predictions() -> None:
     """Each pair's counts, from predictions with that pair, and how they fade."""
     batch = stack(ragged_federation())
-    game = Play(build("fedspray2"), batch, rounds=2)
+    game = Play(build("fedspray2", safety="off"), batch, rounds=2)
     client, message, before = game.client, game.message, game.server
     game.round(2)
     uplink = game.uplinks[-1]
@@ -284,7 +398,11 @@ def test_counts_are_those_of_the_predictions() -> None:
         for j, shift in enumerate(SHIFTS):
             given = {**message, "blend": torch.full((3,), blend), "shift": torch.full((3,), shift)}
             right = game.algorithm.predict(client, given, batch)[batch.val].argmax(dim=1) == labels
+            losses = functional.cross_entropy(
+                game.algorithm.loss_logits(client, given, batch)[batch.val], labels, reduction="none"
+            )
             for k in range(3):
+                assert float(uplink["choice_losses"][k, i]) == pytest.approx(float(losses[owners == k].sum()))
                 expected = [int((right & (owners == k)).sum()), int((right & minority & (owners == k)).sum())]
                 assert uplink["choice_counts"][k, :, i, j].tolist() == expected
     assert uplink["num_val"].tolist() == [int((owners == k).sum()) for k in range(3)]
@@ -334,6 +452,8 @@ def test_an_awkward_client_alone_stays_finite(k: int) -> None:
         ("encoder_dropout", 1.0, "at least 0 and below 1"),
         ("blend", 1.5, "between 0 and 1, or auto"),
         ("shift", "best", "between 0 and 1, or auto"),
+        ("safety", "on", "at least 0, or off"),
+        ("safety", -1.0, "at least 0, or off"),
     ],
 )
 def test_bad_settings_are_refused(name: str, value: Any, allowed: str) -> None:

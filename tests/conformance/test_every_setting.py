@@ -106,6 +106,7 @@ CHANGES: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {
         ("shift", 0.9, {}),
         ("tolerance", 100.0, {"fading": 1.0}),
         ("fading", 0.0, {"fading": 0.9}),
+        ("safety", "off", {}),
     ],
     "fedstar": [
         ("walk_steps", 4, {}),

@@ -140,6 +140,17 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """
         return {**uplink, "num_train": batch.num_train} if "num_train" in uplink else uplink
 
+    def state_of_whole(self, trained: ClientT, client: ClientT, message: Message, batch: GraphBatch) -> ClientT:
+        """The states after an update on a sample (`sample_nodes`), with what they say of all nodes of the clients.
+
+        Args:
+            trained: what `client_update` returned for the sample.
+            client: the clients' states before it.
+            message: what the server sent.
+            batch: the whole clients.
+        """
+        return trained
+
     # ---- shared steps -------------------------------------------------------------------------------
 
     def fit(

@@ -12,19 +12,23 @@ Every client trains a personal GNN ŷ. Shared is a light encoder ω = {g_e, g_q,
     server:   one Adam step on Σ_k G_k / Σ_k n_k, the gradient of the pooled data: no client drifts
     predict:  (1-w) log ŷ + w log p - a log π_k,   π_k: the client's own class shares
 
-The server chooses one (w, a) for all, by how many validation nodes each pair gets right. h_i never depends on y_i.
+The server chooses one (w, a) for all, by how many validation nodes each pair gets right, among those that are not
+behind the GNN alone. A client whose own validation nodes put the blend clearly behind its GNN goes back to the GNN.
+h_i never depends on y_i.
 
-Travels down: ω, w, a. Travels up: G_k, n_k, and counts for each (w, a). Everything up is only ever summed over clients.
+Travels down: ω, w, a. Travels up: G_k, n_k, and counts and losses of the choices. Everything up is only ever summed
+over clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Dropout, setting
@@ -52,6 +56,8 @@ class ServerState:
     optimizer: AdamState
     choice_counts: Tensor
     """[2, W, A]: right predictions on all and on minority validation nodes, of each pair (w, a), fading."""
+    choice_losses: Tensor
+    """[W]: the loss on validation nodes with each w, fading."""
     num_val: Tensor
     """[]: validation nodes that they are counted over, fading."""
 
@@ -63,6 +69,10 @@ class ClientState:
     gnn: Params
     log_shares: Tensor
     """[K, C]: log π."""
+    kept: Params
+    """The GNN of the round with the smallest loss on the client's own validation nodes."""
+    alone: Tensor | None
+    """[K]: 1 where the client uses `kept` instead of the blend; None in models of earlier versions."""
     gnn_optimizer: AdamState = training_only()
 
 
@@ -77,6 +87,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         "gradient.*": "sum over the training nodes of the gradient of the teacher's loss",
         "num_train": "number of training nodes",
         "choice_counts": "right predictions on all and on minority validation nodes, for each blend and shift",
+        "choice_losses": "sum of the cross-entropy on validation nodes, for each blend",
         "num_val": "number of validation nodes",
     }
     downlink: ClassVar[dict[str, str]] = {
@@ -97,6 +108,9 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         0.05, "share by which a blend and shift may add to the errors on validation nodes, for minority nodes' sake"
     )
     fading: float = setting(0.5, "share of the earlier counts that is kept in each round")
+    safety: float | str = setting(
+        1.0, "standard errors by which a client's blend may be behind its own GNN on its validation nodes; off: any"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,6 +130,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             value = getattr(self, name)
             if value != "auto" and (isinstance(value, str) or not 0 <= value <= 1):
                 raise InputError(f"{name} is {value!r}, but must be between 0 and 1, or auto")
+        if self.safety != "off" and (isinstance(self.safety, str) or self.safety < 0):
+            raise InputError(f"safety is {self.safety!r}, but must be at least 0, or off")
 
     # ---- server -----------------------------------------------------------------------------------
 
@@ -132,8 +148,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             encoder[f"{name}.weight"] = init.draw_weight("glorot", fan_in, fan_out, generator)
             encoder[f"{name}.bias"] = init.draw_bias("glorot", fan_out, generator)
         encoder["proxies"] = torch.zeros(2 * task.num_classes, task.num_classes)
-        counts = torch.zeros(2, len(self._blends), len(self._shifts))
-        return ServerState(encoder, AdamState.zeros(encoder, 1), counts, torch.zeros(()))
+        counts, losses = torch.zeros(2, len(self._blends), len(self._shifts)), torch.zeros(len(self._blends))
+        return ServerState(encoder, AdamState.zeros(encoder, 1), counts, losses, torch.zeros(()))
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
         """The teacher and the choice, for everyone."""
@@ -141,32 +157,41 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         return expand({**prefixed("encoder", server.encoder), "blend": blend, "shift": shift}, len(client_ids))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
-        """One step of Adam down the pooled gradient; the new counts join the old ones."""
+        """One step of Adam down the pooled gradient; the new counts and losses join the old ones."""
         num_train = message["num_train"].sum()
         encoder, optimizer = server.encoder, server.optimizer
         if num_train > 0:
             steps = Adam(encoder, optimizer, lr=self.encoder_lr, weight_decay=self.encoder_weight_decay)
             steps.follow({name: value.sum(dim=0) / num_train for name, value in part_of(message, "gradient").items()})
             encoder, optimizer = steps.result()
-        counts, num_val = (
-            self.fading * kept + message[name].sum(dim=0)
-            for name, kept in (("choice_counts", server.choice_counts), ("num_val", server.num_val))
-        )
-        return ServerState(encoder, optimizer, counts, num_val)
+        names = ("choice_counts", "choice_losses", "num_val")
+        seen = {name: self.fading * getattr(server, name) + message[name].sum(dim=0) for name in names}
+        return ServerState(encoder, optimizer, **seen)
 
     def _choice(self, server: ServerState) -> tuple[float, float]:
         """The pair (w, a) with the best minority accuracy among those with at most `tolerance` more errors than needed.
 
-        Ties go to the higher overall accuracy, then to the smaller w, then to the smaller a. Before anything was
-        counted, w is in the middle and a is 0.
+        Ties go to the higher overall accuracy, then to the smaller w, then to the smaller a. Pairs that are behind the
+        GNN alone, on all nodes, on minority nodes or by their loss, are left out. Before anything was counted, w is in
+        the middle and a is 0.
         """
         overall, minority = server.choice_counts.flatten(1)
         place = len(self._blends) // 2 * len(self._shifts)
         if server.num_val > 0:
-            allowed = overall >= overall.max() - self.tolerance * (server.num_val - overall.max())
+            safe = torch.ones_like(overall, dtype=torch.bool)
+            if self._is_safe:  # the first pair is the GNN alone
+                losses = server.choice_losses.repeat_interleave(len(self._shifts))
+                safe = (overall >= overall[0]) & (minority >= minority[0]) & (losses <= losses[0])
+            most = overall[safe].max()
+            allowed = safe & (overall >= most - self.tolerance * (server.num_val - most))
             best = allowed & (minority == minority[allowed].max())
             place = int(torch.where(best, overall, -1).argmax())
         return self._blends[place // len(self._shifts)], self._shifts[place % len(self._shifts)]
+
+    @property
+    def _is_safe(self) -> bool:
+        """Whether the GNN alone is among the choices; a fixed blend is used as it is."""
+        return self.safety != "off" and self.blend == "auto"
 
     @property
     def _blends(self) -> tuple[float, ...]:
@@ -186,7 +211,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         """Local's GNN, and π: every class counts as if it had one node more, so that none is 0."""
         gnn = self.backbone.init_params(task, batch, seed)
         counts = batch.train_class_counts + 1
-        return ClientState(gnn, (counts / counts.sum(dim=1, keepdim=True)).log(), self.empty_optimizer(gnn, batch))
+        shares = counts / counts.sum(dim=1, keepdim=True)
+        return ClientState(gnn, shares.log(), gnn, torch.zeros_like(batch.num_train), self.empty_optimizer(gnn, batch))
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
@@ -203,7 +229,42 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             lambda out: ops.soft_cross_entropy(out.logits, targets, batch.rows),
         )
         uplink = prefixed("gradient", self._gradient(message, batch, seed)) | {"num_train": batch.num_train}
-        return ClientState(gnn, client.log_shares, optimizer), uplink | self._count_choices(client, message, batch)
+        uplink |= self._count_choices(client, message, batch)
+        trained = replace(client, gnn=gnn, gnn_optimizer=optimizer)
+        return self.state_of_whole(trained, client, message, batch), uplink
+
+    def state_of_whole(
+        self, trained: ClientState, client: ClientState, message: Message, batch: GraphBatch
+    ) -> ClientState:
+        """Keeps the GNN if it is the best so far, and goes back to the kept one where the blend is clearly behind it.
+
+        Clearly: by more than `safety` standard errors of the difference, on all or on minority validation nodes of the
+        client, and not ahead by as much on the others.
+        """
+        if not self._is_safe or len(batch.val) == 0:
+            return trained
+        owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
+
+        def per_client(values: Tensor) -> Tensor:
+            return own.new_zeros(batch.num_clients).index_add(0, owners, values.to(own.dtype))
+
+        own = self.backbone.logits(client.gnn, batch)[batch.val]
+        blended = self._shifted(client, message, batch)[batch.val]
+        earlier = self._kept_logits(client, batch)[batch.val]
+        losses = [cross_entropy(logits, labels, reduction="none") for logits in (own, earlier)]
+        better = per_client(losses[0] - losses[1]) < 0
+        kept = client.kept
+        if better.any():
+            kept = {name: torch.where(_like(better, value), client.gnn[name], value) for name, value in kept.items()}
+        right, reference = (
+            logits.argmax(dim=1) == labels for logits in (blended, torch.where(better[owners, None], own, earlier))
+        )
+        verdicts = own.new_zeros(batch.num_clients)
+        for nodes in (torch.ones_like(right), self._minority(batch)):
+            lead = per_client((right & nodes).to(own.dtype) - (reference & nodes).to(own.dtype))
+            margin = float(self.safety) * per_client((right != reference) & nodes).sqrt()
+            verdicts += (lead > margin).to(own.dtype) - (lead < -margin).to(own.dtype)
+        return replace(trained, kept=kept, alone=(verdicts < 0).to(own.dtype))
 
     def uplink_of_whole(self, uplink: Message, client: ClientState, message: Message, batch: GraphBatch) -> Message:
         """A sample's gradient stands for all training nodes, and choices are counted on all validation nodes."""
@@ -247,18 +308,25 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
         own, taught = (part[batch.val].T.contiguous() for part in self._both(client, message, batch))  # [C, n]
         offsets = torch.tensor(self._shifts, dtype=own.dtype)[:, None, None] * client.log_shares[owners].T
-        majority = batch.train_class_counts.argmax(dim=1)
-        minority = (labels != majority[owners]) & (batch.num_train[owners] > 0)
+        minority = self._minority(batch)
         slots = labels.expand(len(self._shifts), 1, -1)
-        counts = []
+        counts, losses = [], []
         for blend in self._blends:
-            scores = (1 - blend) * own + blend * taught - offsets  # [A, C, n]
+            mixed = (1 - blend) * own + blend * taught
+            losses.append(mixed.logsumexp(dim=0) - mixed.gather(0, labels[None])[0])
+            scores = mixed - offsets  # [A, C, n]
             others = scores.scatter(1, slots, -torch.inf).amax(dim=1)  # many times faster than argmax; a tie is wrong
             right = scores.gather(1, slots)[:, 0] > others
             both = torch.stack([right, right & minority]).movedim(2, 0).to(own.dtype)  # [n, 2, A]
             counts.append(own.new_zeros(batch.num_clients, *both.shape[1:]).index_add(0, owners, both))
-        num_val = own.new_zeros(batch.num_clients).index_add(0, owners, own.new_ones(len(owners)))
-        return {"choice_counts": torch.stack(counts, dim=2), "num_val": num_val}
+        sums = torch.stack([*losses, own.new_ones(len(owners))], dim=1)  # the last column counts nodes
+        sums = own.new_zeros(batch.num_clients, len(losses) + 1).index_add(0, owners, sums)
+        return {"choice_counts": torch.stack(counts, dim=2), "choice_losses": sums[:, :-1], "num_val": sums[:, -1]}
+
+    def _minority(self, batch: GraphBatch) -> Tensor:
+        """Which validation nodes are outside their client's majority class."""
+        owners, majority = batch.rows.client_of[batch.val], batch.train_class_counts.argmax(dim=1)
+        return (batch.labels[batch.val] != majority[owners]) & (batch.num_train[owners] > 0)
 
     # ---- teacher and prediction -------------------------------------------------------------------
 
@@ -284,16 +352,35 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         """log ŷ and log p of all nodes, [N, C] each."""
         return self.backbone.logits(client.gnn, batch).log_softmax(dim=1), self._teach(message, batch)[2]
 
-    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The blend, shifted towards classes that are rare at the client."""
-        offsets = message["shift"][:, None] * client.log_shares
-        return self.loss_logits(client, message, batch) - ops.per_row(offsets, batch.rows)
-
-    def loss_logits(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The blend alone: (1-w) log ŷ + w log p. The shift moves the decision, and is not meant as a probability."""
+    def _blended(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """(1-w) log ŷ + w log p."""
         own, taught = self._both(client, message, batch)
         share = ops.per_row(message["blend"], batch.rows)[:, None]
         return (1 - share) * own + share * taught
+
+    def _shifted(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The blend, shifted towards classes that are rare at the client."""
+        offsets = message["shift"][:, None] * client.log_shares
+        return self._blended(client, message, batch) - ops.per_row(offsets, batch.rows)
+
+    def _kept_logits(self, client: ClientState, batch: GraphBatch) -> Tensor:
+        return remember(
+            batch, "fedspray2 kept", client.kept, lambda: self.backbone.logits(client.kept, batch).log_softmax(dim=1)
+        )
+
+    def _or_alone(self, logits: Tensor, client: ClientState, batch: GraphBatch) -> Tensor:
+        """The logits, or those of the kept GNN where a client went back to it."""
+        if client.alone is None or not client.alone.any():
+            return logits
+        return torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), logits)
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The shifted blend, or the client's own GNN."""
+        return self._or_alone(self._shifted(client, message, batch), client, batch)
+
+    def loss_logits(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The blend without the shift, which moves the decision and is not meant as a probability; or the own GNN."""
+        return self._or_alone(self._blended(client, message, batch), client, batch)
 
 
 def label_histograms(labels: Tensor, batch: GraphBatch) -> Tensor:
@@ -322,6 +409,11 @@ def _fuse(encoder: Params, embedding: Tensor, histograms: Tensor, rows: NodeRows
     """The logits of p."""
     said = ops.linear(histograms, rows.ptr, encoder["proxies"])
     return _head(encoder, "fusion_head", embedding, rows) + said
+
+
+def _like(per_client: Tensor, value: Tensor) -> Tensor:
+    """[K] with as many axes as ``value`` [K, …]."""
+    return per_client.view(-1, *(1,) * (value.dim() - 1))
 
 
 def _head(encoder: Params, name: str, inputs: Tensor, rows: NodeRows) -> Tensor:

@@ -36,7 +36,8 @@ def update_on_sample(
     part = batch.part(_sampled_nodes(algorithm, batch, drawn, seed), drawn)
     index = torch.from_numpy(seeds)
     trained, uplink = algorithm.client_update(tree.take_train(state, index), message, part, seed)
-    return tree.put_train(state, trained, index), algorithm.uplink_of_whole(uplink, state, message, batch)
+    whole = algorithm.state_of_whole(tree.put_train(state, trained, index), state, message, batch)
+    return whole, algorithm.uplink_of_whole(uplink, state, message, batch)
 
 
 def _draw_train(batch: GraphBatch, limit: int, seed: int) -> NDArray[np.int64]:
