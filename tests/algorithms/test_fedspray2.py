@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -232,7 +233,7 @@ def test_the_shift_moves_decisions_and_not_the_loss() -> None:
     assert torch.allclose(game.algorithm.predict(*given), blend - shift)
 
 
-def counted(**right: dict[tuple[int, int], float]) -> ServerState:
+def counted(**right: Mapping[tuple[int, int], float]) -> ServerState:
     """A server that counted 1,000 validation nodes: ``overall`` and ``minority`` right ones of some pairs."""
     counts = torch.zeros(2, len(BLENDS), len(SHIFTS))
     for row, name in enumerate(("overall", "minority")):
