@@ -86,7 +86,7 @@ def begin(
     folder: Path, federation: Federation, settings: RunSettings, source: Json | None, *, threads: int = 1
 ) -> Path:
     """Creates the run folder, with all that is needed to start again to the same bits."""
-    federation.check_labels()
+    federation.check_labels(settings.keep_split)
     splits = federation.split_fingerprint() if settings.keep_split else None
     begin_with(folder, federation.roster, settings, source, federation.fingerprint(), splits=splits, threads=threads)
     _describe(folder, federation)
@@ -144,7 +144,7 @@ def carry_out(
     on_record: OnRecord | None = None,
 ) -> RunResult:
     """Runs all seeds here, from their checkpoints where there are any, and writes the result."""
-    federation.check_labels()
+    federation.check_labels(settings.keep_split)
     if folder is not None and (folder / "settings.json").exists():
         _check_same_data(folder, federation)
         if not (folder / store.FEDERATION).exists():  # killed just before it was written
