@@ -72,7 +72,7 @@ def _is_leak(right: float, majority: float, total: int) -> bool:
 def _is_date(values: NDArray[Any]) -> NDArray[np.bool_]:
     numbers = values.astype(np.int64)
     month, day = numbers // 100 % 100, numbers % 100
-    return np.asarray((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31))
+    return np.asarray((month >= 1) & (month <= 12) & (day <= 32))  # float32 has every second number only
 
 
 # ---- features -----------------------------------------------------------------------------------

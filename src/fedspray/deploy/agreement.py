@@ -117,11 +117,8 @@ class Agreement:
         _check_kinds(content, _KINDS, where)
         _check_kinds(content["run"], _run_kinds(), where, "run.")
         names = (content["class_names"], content.get("feature_names"))
-        task = Task(
-            content["num_features"],
-            content["num_classes"],
-            *(None if known is None else tuple(known) for known in names),
-        )
+        classes, features = (None if known is None else tuple(known) for known in names)
+        task = Task(content["num_features"], content["num_classes"], classes, features)
         try:
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})

@@ -12,7 +12,7 @@ from fedspray.errors import InputError
 from fedspray.tables.columns import moment
 from fedspray.tables.database import Database, literal, quoted
 from fedspray.tables.problems import Problems, flagged
-from fedspray.tables.rows import MOST_BAD, Rows
+from fedspray.tables.rows import MOST_BAD, TOO_MANY, Rows
 from fedspray.tables.schema import Feature, Schema
 from fedspray.tables.sources import Source
 
@@ -65,7 +65,7 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
         database.run("DELETE FROM links WHERE said IS NOT NULL AND moment IS NULL")
     good = database.number("SELECT count(*) FROM links WHERE u IS NOT NULL AND v IS NOT NULL")
     if total and good < (1 - MOST_BAD) * total:
-        raise problems.refuse()
+        raise problems.refuse(TOO_MANY)
     later = 0
     if ends.until:
         late = f"moment > CAST({literal(ends.until)} AS TIMESTAMP)"

@@ -50,11 +50,11 @@ class Problems:
                 place = f"{files[index].path}, line {lines.get(row, row + 1)}"
                 self.sentences.append(f"{place}: {sentence.replace('{value}', repr(printable(str(value))))}")
 
-    def refuse(self) -> InputError:
+    def refuse(self, reason: str = "") -> InputError:
         """The error that names the first problem."""
-        more = self.total - 1
-        rest = f" (and {count(more, 'more problem')})" if more else ""
-        return InputError(f"{self.sentences[0]}{rest}")
+        rest = [f"and {count(self.total - 1, 'more problem')}"] if self.total > 1 else []
+        told = ", ".join([*rest, reason] if reason else rest)
+        return InputError(f"{self.sentences[0]} ({told})" if told else self.sentences[0])
 
 
 def flagged(condition: str, column: str | None, source: str) -> str:

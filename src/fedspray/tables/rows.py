@@ -19,6 +19,7 @@ from fedspray.tables.sources import Source
 
 MOST_BAD = 0.5
 """Share of the rows that may be left out; with more, the schema does not fit the file."""
+TOO_MANY = "more than half of the rows cannot be used"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def number_nodes(database: Database, schema: Schema, source: Source, problems: P
     if left < (1 - MOST_BAD) * total or left == 0:
         if not problems.total:
             raise InputError(f"{source.files[0].path} has no rows, but at least one node is needed")
-        raise problems.refuse()
+        raise problems.refuse(TOO_MANY)
     unused = tuple(name for name in source.columns if name not in {*special, *(f.columns[0] for f in features)})
     return Rows(left, source.per_client, features, unused)
 
