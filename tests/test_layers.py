@@ -19,7 +19,7 @@ _BASE = {"display", "errors", "files", "seeds", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
 _EXPERIMENT = _DATA | {"datasets", "partitioners", "experiment"}
-_ALGORITHMS = _NN | {"backbones", "algorithms"}
+_ALGORITHMS = _NN | {"messages", "backbones", "algorithms"}
 _ENGINE = _ALGORITHMS | {"evaluation", "experiment", "engine"}
 _FEDERATE = _EXPERIMENT | {"federate"}
 
@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiment": _EXPERIMENT,
     "federate": _FEDERATE,
     "nn": _NN,
+    "messages": _NN | {"messages"},
     "backbones": _NN | {"backbones"},
     "algorithms": _ALGORITHMS,
     "evaluation": _NN | {"evaluation"},

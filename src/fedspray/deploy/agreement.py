@@ -26,7 +26,8 @@ from fedspray.deploy.forms import Forms
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
-from fedspray.runs.settings import build_for
+from fedspray.messages import fates
+from fedspray.runs.settings import build, build_for
 
 FILE = "agreement.json"
 FORMAT = 1
@@ -90,6 +91,10 @@ class Agreement:
         parts = (("downlink",), ("uplink", "counts", "detail"))
         return max(form.most_bytes(*part) for form in forms for part in parts)
 
+    def leaves(self) -> dict[str, str]:
+        """What sites send in each round, key by key, and what the server makes of it."""
+        return {pattern: key.told for pattern, key in fates(build(self.settings)[0].uplink).items()}
+
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON values."""
         roster, task = self.roster, self.roster.task
@@ -106,6 +111,7 @@ class Agreement:
             "data": dict(roster.settings),
             "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
             "largest_message": self.largest_message,
+            "leaves": self.leaves(),
             **({} if self.code is None else {"code": dict(self.code)}),
         }
 

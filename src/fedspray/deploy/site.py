@@ -146,6 +146,8 @@ class SiteRun:
         algorithm = build_for(own.settings, own.roster)[0][self._id]
         forms = Forms.of(algorithm, own.roster.task, getattr(torch, own.settings.dtype))
         self._downlink: Form = forms.downlink
+        self.leaves = own.leaves()
+        """What the server makes of each key that this site sends."""
         self.most_bytes = forms.most_bytes("downlink")
         """A larger message is none of this run's."""
 
