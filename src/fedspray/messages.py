@@ -138,4 +138,8 @@ def _times(value: Tensor, weight: Tensor | None) -> Tensor:
 
 def not_finite(message: Message) -> str | None:
     """The first key that holds NaN or infinity."""
-    return next((name for name, value in message.items() if not torch.isfinite(value.sum())), None)
+    for name, value in message.items():
+        # The sum is many times faster; of large numbers it may overflow where no single one has.
+        if not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
+            return name
+    return None
