@@ -243,6 +243,7 @@ def linked_federation(num_nodes: int = 90) -> Federation:
     return Federation.from_graphs(graphs, name="linked")
 
 
+@pytest.mark.slow
 def test_channels_keep_apart_what_one_message_would_mix_up() -> None:
     batch = stack(linked_federation())
     small: dict[str, Any] = {"hidden": 16, "lr": 0.01, "init": "glorot"}

@@ -72,6 +72,7 @@ def test_clients_stay_nearer_the_stronger_the_pull() -> None:
     assert distances[1] > 1.5 * distances[2]
 
 
+@pytest.mark.slow
 def test_held_clients_agree_on_better_models() -> None:
     assert skewed_accuracy("fedprox", proximal_weight=1.0) > skewed_accuracy("fedavg") + 0.05
 

@@ -70,6 +70,7 @@ def test_representations_stay_near_the_global_models() -> None:
     assert tight < 0.3 * free
 
 
+@pytest.mark.slow
 def test_clients_that_see_alike_average_better() -> None:
     assert skewed_accuracy("moon") > skewed_accuracy("fedavg") + 0.02
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -81,12 +80,6 @@ def fedspray(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def run(folder: Path, out: str, *arguments: str) -> tuple[str, dict[str, Any]]:
-    """The printed table and the result of a run."""
-    printed = fedspray(folder, "run", *BANKS, "--out", out, *arguments)
-    return printed, json.loads((folder / out / "result.json").read_text())
-
-
 def cells(table: str) -> list[list[str]]:
     """The rows of a printed table."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
@@ -112,14 +105,18 @@ def test_bad_values_get_a_sentence(
     assert not (lab / "never").exists()
 
 
-def test_it_runs_beside_fedavg_with_tables_and_bytes(lab: Path) -> None:
+def test_it_runs_beside_fedavg_with_tables_and_bytes(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(lab)
     tables, results = {}, {}
     for out, arguments in {
         "fedavg": ["--algorithm", "fedavg"],
         "clipped": ["--algorithm", NAME, "--set", "max_length=0.1"],
         "loose": ["--algorithm", NAME, "--set", "max_length=1e9"],
     }.items():
-        tables[out], results[out] = run(lab, out, *arguments)
+        assert run_command(["run", *BANKS, "--out", out, *arguments]) == 0
+        tables[out], results[out] = capsys.readouterr().out, json.loads((lab / out / "result.json").read_text())
     assert f"banks, {NAME}, gcn: test accuracy in %" in " ".join(tables["clipped"].split())
     for out, table in tables.items():
         (row,), (seed,) = cells(table), results[out]["seeds"]
@@ -141,7 +138,8 @@ def test_it_runs_beside_fedavg_with_tables_and_bytes(lab: Path) -> None:
     assert [row[1] for row in compared] == [cells(tables[out])[0][2] for out in ("fedavg", "clipped")]
     (lab / "begun").mkdir()  # a run that was cut off right after it began
     (lab / "clipped" / "settings.json").rename(lab / "begun" / "settings.json")
-    assert cells(fedspray(lab, "run", "--resume", "begun")) == cells(tables["clipped"])
+    assert run_command(["run", "--resume", "begun"]) == 0
+    assert cells(capsys.readouterr().out) == cells(tables["clipped"])
     assert json.loads((lab / "begun" / "result.json").read_text())["models"] == results["clipped"]["models"]
 
 

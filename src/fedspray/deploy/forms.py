@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class Forms:
     """What the algorithm says of the keys of its uplink."""
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of(cls, algorithm: Algorithm[Any, Any], task: Task, dtype: torch.dtype) -> Forms:
         """Plays a round and the report with a client of two nodes."""
         batch, homophily = _two_nodes(task, dtype)

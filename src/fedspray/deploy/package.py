@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 DIGITS = 16
@@ -17,15 +18,25 @@ DIGITS = 16
 
 
 def installed_files(package: Path | None = None) -> dict[str, str]:
-    """The beginning of every file's sha256, by its path in the package; without caches and hidden files."""
-    root = Path(__file__).parents[1] if package is None else package
-    walk = os.walk(root, followlinks=True)  # a checkout links to a folder that a wheel holds
-    paths = sorted(Path(folder, name).relative_to(root) for folder, _, names in walk for name in names)
-    return {
-        path.as_posix(): hashlib.sha256((root / path).read_bytes()).hexdigest()[:DIGITS]
-        for path in paths
-        if not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
-    }
+    """The beginning of every file's sha256, by its path in the package; without caches and hidden files.
+
+    Those of this package are read once: what this process runs does not change with its files.
+    """
+    return dict(_own_files()) if package is None else _hashes(package)
+
+
+@cache
+def _own_files() -> dict[str, str]:
+    return _hashes(Path(__file__).parents[1])
+
+
+def _hashes(root: Path) -> dict[str, str]:
+    found = {}
+    for folder, inner, names in os.walk(root, followlinks=True):  # a checkout links to a folder that a wheel holds
+        inner[:] = [name for name in inner if name != "__pycache__" and not name.startswith(".")]
+        for path in (Path(folder, name) for name in names if not name.startswith(".")):
+            found[path.relative_to(root).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
+    return {name: found[name] for name in sorted(found)}
 
 
 def digest(files: Mapping[str, str]) -> str:
