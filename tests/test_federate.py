@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedspray.api import run
 from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import Data, Experiment
 from fedspray.federate import build_federation, open_data
-from fedspray.runs.run import run
 
 
 def averages(federation: Federation) -> tuple[int, int, int]:

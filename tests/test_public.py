@@ -97,6 +97,7 @@ def objects(federation: fs.Federation) -> list[Any]:
         *(fs.Banks(), fs.Citation(), fs.Twitch()),
         *(fs.Louvain(3), fs.Metis(3), fs.LabelSkew(3), fs.Files(Path("lists"))),
         *fs.datasets.catalogue().values(),
+        fs.Callback(),
     ]
 
 

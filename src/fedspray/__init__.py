@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedspray import algorithms as algorithms
     from fedspray import backbones as backbones
     from fedspray import datasets as datasets
-    from fedspray import messages as messages
     from fedspray import testing as testing
     from fedspray.algorithms.apfl import APFL as APFL
     from fedspray.algorithms.base import Algorithm as Algorithm
@@ -93,6 +92,7 @@ if TYPE_CHECKING:
     from fedspray.partitioners.louvain import Louvain as Louvain
     from fedspray.partitioners.metis import Metis as Metis
     from fedspray.report.outcome import ComparisonResult as ComparisonResult
+    from fedspray.runs.callbacks import Callback as Callback
     from fedspray.runs.models import PersonalModel as PersonalModel
     from fedspray.runs.result import RunResult as RunResult
     from fedspray.runs.result import Score as Score
@@ -148,6 +148,7 @@ _HOMES = {
     "fedspray.partitioners.louvain": ("Louvain",),
     "fedspray.partitioners.metis": ("Metis",),
     "fedspray.report.outcome": ("ComparisonResult",),
+    "fedspray.runs.callbacks": ("Callback",),
     "fedspray.runs.models": ("PersonalModel",),
     "fedspray.runs.result": ("RunResult", "Score", "SeedResult"),
     "fedspray.seeds": ("generator", "torch_generator"),
@@ -158,7 +159,6 @@ _MODULES = {
     "algorithms": "fedspray.algorithms",
     "backbones": "fedspray.backbones",
     "datasets": "fedspray.datasets",
-    "messages": "fedspray.messages",
     "ops": "fedspray.nn.ops",
     "testing": "fedspray.testing",
 }

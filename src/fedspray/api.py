@@ -17,7 +17,7 @@ from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph, as_integers, repeated
 from fedspray.data.reading import read_federation
 from fedspray.errors import InputError, MissingDataError
-from fedspray.experiment import DTYPES, Data, RunSettings
+from fedspray.experiment import Data, RunSettings, run_knobs
 from fedspray.federate import open_data
 from fedspray.objects import (
     DEFAULT_BACKBONE,
@@ -33,15 +33,14 @@ from fedspray.report import outcome
 from fedspray.report.html import write_page, write_report
 from fedspray.report.outcome import ComparisonResult
 from fedspray.runs import run as runs
+from fedspray.runs.callbacks import Callback, Listener, OnRecord
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import RunResult
-from fedspray.runs.settings import build
+from fedspray.runs.settings import Resolved, check_meaning, resolve
 from fedspray.studies.backends import Workers
 from fedspray.studies.comparison import Entry
 from fedspray.studies.grid import Grid
 from fedspray.studies.plan import Plan
-
-OnRecord = Callable[[int, dict[str, Any]], None]
 
 
 def run(
@@ -53,12 +52,11 @@ def run(
     seeds: int | Iterable[int] = 1,
     preset: str | None = None,
     backbone_of: Mapping[str, AnyBackbone] | None = None,
-    keep_split: bool = False,
-    dtype: str = DTYPES[0],
     out: str | Path | None = None,
     threads: int = 1,
     progress: bool = True,
     on_record: OnRecord | None = None,
+    callbacks: Sequence[Callback] = (),
     **values: Any,
 ) -> RunResult:
     """Trains on a federation.
@@ -72,38 +70,47 @@ def run(
         seeds: how many, from 0 on, or a list of them; each gives one result.
         preset: a named set of the algorithm's settings, for an algorithm by name or class.
         backbone_of: clients that use another backbone, where the algorithm allows it: names or classes.
-        keep_split: use the federation's own splits for every seed.
-        dtype: ``float32``, or ``float64``: of weights and messages.
         out: a new folder to keep everything in; None keeps nothing on disk.
         threads: for blocks of clients at the same time, or inside products.
         progress: show a bar in a terminal or notebook.
         on_record: called with the seed and each round's record.
-        values: any setting of the algorithm, the backbone or the rounds; stronger than an object's.
+        callbacks: objects of subclasses of `Callback`, which are told of exchanges, records, rounds and ends.
+        values: any setting of the algorithm, the backbone or the rounds, stronger than an object's; and the run's own:
+            ``keep_split=True`` uses the federation's own splits for every seed, ``dtype`` is ``float32`` or
+            ``float64``.
     """
-    chosen = Method.of(algorithm, backbone, preset, values)
+    if not isinstance(federation, Federation):
+        raise InputError(f"federation is a {type(federation).__name__}, but must be a Federation: see build_federation")
+    if not isinstance(threads, int) or threads < 1:
+        raise InputError(f"threads is {threads!r}, but must be at least 1")
+    own = run_knobs()
+    chosen = Method.of(algorithm, backbone, preset, {k: v for k, v in values.items() if k not in own})
+    check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
+    given = {**chosen.values, **{k: v for k, v in values.items() if k in own}}
+    if rounds is not None:
+        given["rounds"] = rounds
     if chosen.of_session and out is not None:
         warnings.warn(
             f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
             f"{out} or load its models: move it into a file of its own for that",
             stacklevel=2,
         )
-    given = dict(chosen.values) if rounds is None else {**chosen.values, "rounds": rounds}
-    listed = _seeds(seeds)
-    settings = RunSettings(algorithm=chosen.algorithm, backbone=chosen.backbone, preset=preset, values=given)
-    with _rounds_bar(progress, settings, listed, on_record) as heard:
-        return runs.run(
-            federation,
-            algorithm=chosen.algorithm,
-            backbone=chosen.backbone,
-            seeds=listed,
-            preset=preset,
-            backbone_of=backbones_named(backbone_of or {}),
-            keep_split=keep_split,
-            dtype=dtype,
-            out=out,
-            threads=threads,
-            on_record=heard,
-            **given,
+    settings = RunSettings(
+        algorithm=chosen.algorithm,
+        backbone=chosen.backbone,
+        preset=preset,
+        values={name: value for name, value in given.items() if name not in own},
+        backbone_of=backbones_named(backbone_of or {}),
+        seeds=tuple(_seeds(seeds)),
+        **{name: value for name, value in given.items() if name in own},
+    )
+    resolved = resolve(settings)
+    resolved.refuse_text()
+    folder = None if out is None else runs.begin(Path(out), federation, resolved, source=None, threads=threads)
+    with _rounds_bar(progress, resolved) as bar:
+        heard = [*callbacks, *bar]
+        return runs.carry_out(
+            federation, resolved, folder, threads=threads, callbacks=heard, on_record=on_record, begun=True
         )
 
 
@@ -122,8 +129,9 @@ def resume(folder: str | Path, federation: Federation | None = None, *, progress
     if federation is None and content["source"] is None:
         raise InputError(f"{target} was begun from Python, so its federation is not known: give it as well")
     own = open_data(Data.of(**content["source"])) if federation is None else federation
-    with _rounds_bar(progress, settings, settings.seeds, None) as heard:
-        return runs.carry_out(own, settings, target, threads=content["threads"], on_record=heard)
+    resolved = resolve(settings)
+    with _rounds_bar(progress, resolved) as bar:
+        return runs.carry_out(own, resolved, target, threads=content["threads"], callbacks=bar)
 
 
 def compare(
@@ -273,21 +281,13 @@ def _seeds(given: int | Iterable[int]) -> list[int]:
 
 
 @contextmanager
-def _rounds_bar(
-    wanted: bool, settings: RunSettings, seeds: Sequence[int], on_record: OnRecord | None
-) -> Iterator[OnRecord | None]:
-    """Passes records on, to a bar too if somebody is watching."""
+def _rounds_bar(wanted: bool, run: Resolved) -> Iterator[list[Callback]]:
+    """A bar that listens to the run, if somebody is watching."""
     if not wanted or not bars.is_interactive():
-        yield on_record
+        yield []
         return
-    with bars.rounds_bar(build(settings)[1].rounds, seeds, settings.algorithm.rpartition(":")[2]) as show:
-
-        def heard(seed: int, record: dict[str, Any]) -> None:
-            show(seed, record)
-            if on_record is not None:
-                on_record(seed, record)
-
-        yield heard
+    with bars.rounds_bar(run.rounds.rounds, run.settings.seeds, run.settings.algorithm.rpartition(":")[2]) as show:
+        yield [Listener(show)]
 
 
 @contextmanager

@@ -279,6 +279,11 @@ def data_knobs() -> dict[str, Knob]:
     return {name: each for name, each in knobs().items() if each.part == DATA}
 
 
+def run_knobs() -> set[str]:
+    """The knobs of the run itself that are no settings: `dtype`, `keep_split` and what is added to them."""
+    return {*_names(RunSettings)} - {"algorithm", "backbone", "preset", "backbone_of"}
+
+
 _OTHERS = (
     Knob("local_epochs", "int | None", "Local steps in a round.", TRAINING, metavar="E", least=1, usual="5"),
     Knob("set", _TABLE, "Any setting of algorithm or backbone; see `fedspray algorithms`.", TRAINING, {}, "NAME=VALUE"),

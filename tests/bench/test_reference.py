@@ -19,7 +19,7 @@ from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings, RunSettings
 from fedspray.nn import tree
 from fedspray.nn.tree import Params
-from fedspray.runs.settings import build_for
+from fedspray.runs.settings import resolve
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "reference.py"
 ROUNDS = 3
@@ -29,7 +29,7 @@ def play_both(
     federation: Federation, algorithm: str, backbone: str, dtype: torch.dtype
 ) -> tuple[list[dict[str, Any]], Params, list[dict[str, Any]], Any]:
     """Records and final weights of our engine, metrics and final state of the reference."""
-    algorithms, _ = build_for(RunSettings(algorithm=algorithm, backbone=backbone), federation.roster)
+    algorithms = resolve(RunSettings(algorithm=algorithm, backbone=backbone)).for_clients(federation.roster)
     engine = LocalEngine(federation, algorithms, 0, dtype=dtype)
     records: list[dict[str, Any]] = []
     progress = run_rounds(

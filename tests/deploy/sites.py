@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import Board
@@ -21,7 +18,6 @@ from fedspray.deploy.wire import Ask, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.runs.conduct import Host, conduct
 from fedspray.runs.run import begin_with
-from fedspray.runs.settings import build
 
 
 class Crash(Exception):
@@ -76,18 +72,16 @@ class Sites:
         return replies
 
     def run(self) -> dict[str, Any]:
-        roster, settings = self.agreement.roster, self.agreement.settings
+        roster, run = self.agreement.roster, self.agreement.resolved
         board = Board(self.folder / "run", "job")
 
-        def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
-            forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
+        def open_host(seed: int, blocks: Blocks | None) -> Host:
+            forms = Forms.of(self.agreement.algorithms[0], roster.task, run.dtype)
             self._most_bytes = forms.most_bytes("uplink", "counts", "detail")
-            return RemoteHost(roster, build(settings)[1], seed, self, forms)
+            return RemoteHost(roster, run.rounds, seed, self, forms)
 
         try:
-            result = conduct(
-                roster, settings, self.folder / "run", open_host, checkpoint_every=1, on_round=board.after_round
-            )
+            result = conduct(roster, run, self.folder / "run", open_host, checkpoint_every=1, callbacks=[board])
             board.finish()
             return result.summary()
         finally:

@@ -31,14 +31,14 @@ def shared(folder: Path) -> int:
 def play(folder: Path, *progress: Progress) -> Board:
     board = Board(folder, "job")
     for each in progress:
-        board.after_round(0, each)
+        board.on_round(0, each)
     return board
 
 
 def test_the_shared_part_is_that_of_the_best_round(folder: Path) -> None:
     board = play(folder, at(1, None), at(2, 1), at(3, 2), at(4, 2))
     assert shared(folder) == 2
-    board.after_round(0, at(4, 4, over=True))
+    board.on_round(0, at(4, 4, over=True))
     assert shared(folder) == 4
     board.finish()
     assert not (folder / "seed-0" / OLDER).exists()

@@ -35,7 +35,7 @@ from fedspray.engine.worker import Request
 from fedspray.experiment import RunSettings
 from fedspray.nn.tree import Message
 from fedspray.runs import store
-from fedspray.runs.settings import build_for
+from fedspray.runs.settings import resolve
 
 SITE = "client_01"
 
@@ -80,7 +80,7 @@ class Job:
 
     def ask(self) -> Reply:
         """The first round's request, unless another is set."""
-        algorithm: Algorithm[Any, Any] = build_for(self.agreement.settings, self.agreement.roster)[0][1]
+        algorithm: Algorithm[Any, Any] = resolve(self.agreement.settings).for_clients(self.agreement.roster)[1]
         server = algorithm.init_server(self.agreement.roster.task, 0)
         head, arrays = Ask(self.seed, self.request, self.message(algorithm.broadcast(server, [1]))).pack()
         return self.send(head, freeze(arrays))

@@ -19,7 +19,7 @@ from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.worker import Request
 from fedspray.experiment import RunSettings
 from fedspray.runs import store
-from fedspray.runs.settings import build_for
+from fedspray.runs.settings import resolve
 
 SITE = "client_01"
 
@@ -35,7 +35,7 @@ def make(folder: Path, keep_split: bool = False) -> tuple[Agreement, Path]:
 
 def play(agreement: Agreement, kit: Path, round_index: int) -> Reply:
     """One round, in a process of its own."""
-    algorithm: Any = build_for(agreement.settings, agreement.roster)[0][1]
+    algorithm: Any = resolve(agreement.settings).for_clients(agreement.roster)[1]
     message = algorithm.broadcast(algorithm.init_server(agreement.roster.task, 0), [1])
     run = SiteRun(Site.open(kit), "run", agreement.fingerprint())
     try:

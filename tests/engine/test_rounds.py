@@ -225,7 +225,6 @@ def test_a_round_that_the_server_lost_is_done_again_to_the_same_bits() -> None:
         ({"participation": 0.0}, "participation is 0.0, but must be above 0 and at most 1"),
         ({"participation": 1.5}, "participation is 1.5, but must be above 0 and at most 1"),
         ({"min_clients": 0}, "min_clients is 0, but must be at least 1"),
-        ({"selection": "test"}, "unknown selection rule 'test': choose one of accuracy, balanced"),
     ],
 )
 def test_bad_round_settings_are_refused(values: dict[str, Any], sentence: str) -> None:

@@ -8,13 +8,13 @@ import torch
 from toys import ragged_federation, stack
 
 from fedspray import algorithms, backbones
+from fedspray.api import run
 from fedspray.data.federation import Federation, Task
 from fedspray.data.graph import Graph
 from fedspray.engine import sampling
 from fedspray.errors import InputError
 from fedspray.federate import build_federation
 from fedspray.nn import ops, tree
-from fedspray.runs.run import run
 
 
 def make(name: str = "fedspray", **values: Any) -> Any:

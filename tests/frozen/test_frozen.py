@@ -61,6 +61,6 @@ def test_keys_on_pubmed(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_keys_of_stored_cells(file: Path) -> None:
     stored = json.loads(file.read_text())
     run = RunSettings(algorithm=stored["algorithm"], values=stored["settings"], seeds=(stored["seed"],))
-    source = Data.of(dataset="banks", nodes=stored["federation"]["num_nodes"]).located().to_json()
-    cell = Cell(dataset="banks", method="any", source=source, run=run)
+    source = Data.of(dataset="banks", nodes=stored["federation"]["num_nodes"]).located()
+    cell = Cell(dataset="banks", method="any", data=source, run=run)
     assert (cell.key(), f"{cell.name(cell.key())}.json") == (stored["key"], file.name)

@@ -21,19 +21,18 @@ from fedspray.experiment import Data, RoundSettings, RunSettings
 from fedspray.report.comparisons import comparison_csv
 from fedspray.report.html import write_report
 from fedspray.runs import settings
-from fedspray.runs.settings import build, deciding
+from fedspray.runs.settings import deciding, resolve
 from fedspray.studies import tuning
-from fedspray.studies.cells import Cell
+from fedspray.studies.cells import Cell, Row
 from fedspray.studies.comparison import Entry, summarise
 from fedspray.studies.grid import Grid
-from fedspray.studies.plan import Row
 
-SOURCE = Data.of(dataset="banks", nodes=200).located().to_json()
+SOURCE = Data.of(dataset="banks", nodes=200).located()
 
 
 def row(algorithm: str, **values: Any) -> Row:
     run = RunSettings(algorithm=algorithm, values={"rounds": 3, **values})
-    return Row(dataset="banks", method=algorithm, source=SOURCE, run=run)
+    return Row(dataset="banks", method=algorithm, data=SOURCE, run=run)
 
 
 def cell(algorithm: str, **values: Any) -> Cell:
@@ -82,7 +81,7 @@ def test_the_neutral_value_outlives_defaults() -> None:
     """Of the class itself and of one derived from it that says nothing about it."""
     late = grown(algorithms.find("fedavg"), "momentum", 0.9, neutral=0.0)
     derived = grown(late, "momentum", 0.7)
-    (backbone,) = {build(RunSettings())[0].backbone}
+    (backbone,) = {resolve(RunSettings()).algorithm.backbone}
     for owner, default in ((late, 0.9), (derived, 0.7)):
         assert deciding(owner(backbone=backbone))["momentum"] == default
         assert "momentum" not in deciding(owner(backbone=backbone, momentum=0.0))

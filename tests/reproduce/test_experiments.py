@@ -13,7 +13,8 @@ from fedspray import datasets
 from fedspray.experiment import Experiment
 from fedspray.reproduce.published import read_rows, results
 from fedspray.reproduce.trained import experiments_folder
-from fedspray.studies.plan import Plan, Row
+from fedspray.studies.cells import Row
+from fedspray.studies.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))

@@ -72,7 +72,7 @@ def test_data_that_are_not_here_are_named_with_their_place(
 def test_a_graph_without_features_is_no_data_for_training(tmp_path: Path) -> None:
     graph = Graph.from_arrays(np.zeros((4, 0)), [[0, 1, 2, 3], [1, 2, 3, 0]], [0, 1, 0, 1])
     graph.to_npz(tmp_path / "bare.npz")
-    source = Data.of(dataset=str(tmp_path / "bare.npz"), partitioner="metis", clients=2).located().to_json()
+    source = Data.of(dataset=str(tmp_path / "bare.npz"), partitioner="metis", clients=2).located()
     access = Access([tmp_path])
     assert isinstance(access.find(source, features=False), Found)
     found = access.find(source)
@@ -82,7 +82,7 @@ def test_a_graph_without_features_is_no_data_for_training(tmp_path: Path) -> Non
 
 def test_data_are_looked_for_once(tmp_path: Path) -> None:
     access = Access([tmp_path])
-    source = Data.of(dataset="banks", nodes=200).located().to_json()
+    source = Data.of(dataset="banks", nodes=200).located()
     found = access.find(source)
     assert isinstance(found, Found)
     assert found.split == ""
@@ -91,7 +91,7 @@ def test_data_are_looked_for_once(tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_the_authors_lists_are_found_by_the_name_of_their_folder(data: Path, tmp_path: Path) -> None:
-    source = Data.of(dataset="pubmed", partition_dir="elsewhere/PubMed").located().to_json()
+    source = Data.of(dataset="pubmed", partition_dir="elsewhere/PubMed").located()
     here = Access([tmp_path, data / "partitions"]).find(source)
     assert isinstance(here, Found)
     assert here.split == AUTHORS

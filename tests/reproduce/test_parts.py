@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedspray.errors import InputError
+from fedspray.experiment import Data
 from fedspray.reproduce.access import AUTHORS, Access, Found, NotFound
 from fedspray.reproduce.parts import PARTS
 from fedspray.reproduce.trained import QUICK_NOTE, Request
@@ -32,8 +31,8 @@ METHODS = '["local", "fedspray", "fedspray-plus"]'
 class Theirs(Access):
     """Says of all clients that they are the authors'."""
 
-    def find(self, source: Mapping[str, Any], *, features: bool = True) -> Found | NotFound:
-        found = super().find(source, features=features)
+    def find(self, data: Data, *, features: bool = True) -> Found | NotFound:
+        found = super().find(data, features=features)
         return replace(found, split=AUTHORS) if isinstance(found, Found) else found
 
 

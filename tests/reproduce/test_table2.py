@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from fedspray.experiment import Data
 from fedspray.federate import build_federation
 from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found
 from fedspray.reproduce.lines import DONE, FAILED, PARTLY, QUICK, Line, PartResult
@@ -37,8 +37,8 @@ FIGURES = {
 class Known(Access):
     """Finds everything, on the authors' clients."""
 
-    def find(self, source: Mapping[str, Any], *, features: bool = True) -> Found:
-        return Found(source, AUTHORS, build_federation("banks", nodes=100))
+    def find(self, data: Data, *, features: bool = True) -> Found:
+        return Found(data, AUTHORS, build_federation("banks", nodes=100))
 
 
 def pretend(title: str, cells: Sequence[Cell]) -> list[Outcome]:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from toys import ragged_federation
 
+from fedspray.api import run
 from fedspray.data.federation import Federation
 from fedspray.engine.local import LocalEngine
 from fedspray.experiment import RunSettings
 from fedspray.federate import build_federation
 from fedspray.runs import plan
-from fedspray.runs.run import run
 
 
 def settings(algorithm: str = "fedspray", rounds: int = 7, seeds: tuple[int, ...] = (0, 1)) -> RunSettings:

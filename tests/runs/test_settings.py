@@ -11,25 +11,25 @@ from toys import ragged_federation
 
 import fedspray
 from fedspray import algorithms
+from fedspray.api import run
 from fedspray.errors import InputError
 from fedspray.experiment import DTYPES, Experiment, RunSettings, parse
 from fedspray.runs.models import PersonalModel
-from fedspray.runs.run import carry_out, run
-from fedspray.runs.settings import build, build_for, check_meaning, describe
+from fedspray.runs.run import carry_out
+from fedspray.runs.settings import check_meaning, resolve
 
 
 def test_a_name_finds_its_owner() -> None:
     settings = RunSettings(values={"distill_weight": "2", "hidden": "16", "rounds": 7, "reset_optimizer": "true"})
-    algorithm, rounds = build(settings)
-    values = describe(algorithm, rounds)
+    found = resolve(settings)
+    algorithm, values = found.algorithm, found.values
     assert (values["distill_weight"], values["hidden"], values["rounds"]) == (2.0, 16, 7)
     assert values["reset_optimizer"] is True
     assert algorithm.backbone.hidden == 16
 
 
 def test_presets_are_sets_of_settings_and_values_override_them() -> None:
-    algorithm, rounds = build(RunSettings(preset="released", values={"distill_weight": 3}))
-    values = describe(algorithm, rounds)
+    values = resolve(RunSettings(preset="released", values={"distill_weight": 3})).values
     assert values["init"] == "uniform01"
     assert values["node_proxy_start"] == "kept"
     assert values["rounds"] == 500
@@ -53,7 +53,7 @@ def test_presets_are_sets_of_settings_and_values_override_them() -> None:
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        build(RunSettings(**settings))
+        resolve(RunSettings(**settings))
     assert str(caught.value).startswith(sentence)
 
 
@@ -107,7 +107,7 @@ def test_settings_without_meaning_change_nothing_and_are_refused(algorithm: str)
 def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
     federation = ragged_federation()
     settings = RunSettings(backbone="gcn", backbone_of={"client_01": "sage"}, values={"hidden": 16})
-    algorithms, _ = build_for(settings, federation.roster)
+    algorithms = resolve(settings).for_clients(federation.roster)
     assert [type(algorithm.backbone).__name__ for algorithm in algorithms] == ["GCN", "SAGE", "GCN"]
     assert algorithms[1].backbone.hidden == 16
 
@@ -125,7 +125,7 @@ def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
 )
 def test_backbones_of_clients_are_refused_by_name(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        build_for(RunSettings(**settings), ragged_federation().roster)
+        resolve(RunSettings(**settings)).for_clients(ragged_federation().roster)
     assert str(caught.value).startswith(sentence)
 
 
@@ -148,7 +148,7 @@ def test_a_setting_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN, but a name must mean one thing"):
-        build(RunSettings(algorithm="twice:Mine"))
+        resolve(RunSettings(algorithm="twice:Mine"))
 
 
 def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +166,10 @@ def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "texts.py").write_text(f"from __future__ import annotations\n{body}")
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("typed", "texts"):
-        algorithm, _ = build(RunSettings(algorithm=f"{module}:Mine", values={"share": "1", "limit": "none"}))
-        assert (describe(algorithm)["share"], describe(algorithm)["limit"]) == (1.0, None)
+        found = resolve(RunSettings(algorithm=f"{module}:Mine", values={"share": "1", "limit": "none"})).values
+        assert (found["share"], found["limit"]) == (1.0, None)
         with pytest.raises(InputError, match=r"levels is '1 2', but must be tuple\[int, \.\.\.\]"):
-            build(RunSettings(algorithm=f"{module}:Mine", values={"levels": "1 2"}))
+            resolve(RunSettings(algorithm=f"{module}:Mine", values={"levels": "1 2"}))
 
 
 @pytest.mark.parametrize(
@@ -189,14 +189,14 @@ def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_an_unknown_setting_is_met_with_what_is_meant_or_with_nothing(given: str, meant: str | None) -> None:
     with pytest.raises(InputError, match=f"unknown setting '{given}'") as caught:
-        build(RunSettings(values={given: 1}))
+        resolve(RunSettings(values={given: 1}))
     _, asks, name = str(caught.value).partition("did you mean ")
     assert (bool(asks), name) == (meant is not None, f"'{meant}'?" if meant else "")
 
 
 @pytest.mark.parametrize("values", [{"rounds": "5"}, {"lr": "0.1"}, {"blend": "0.3"}, {"reset_optimizer": "true"}])
 def test_a_number_in_quotation_marks_is_refused_in_python(values: dict[str, Any]) -> None:
-    build(RunSettings(values=values))  # the command line hands over texts
+    resolve(RunSettings(values=values))  # the command line hands over texts
     with pytest.raises(InputError, match=r"is the text '.*', but must not be in quotation marks"):
         run(ragged_federation(), algorithm="fedspray", **values)
 

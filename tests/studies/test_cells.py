@@ -10,11 +10,11 @@ from fedspray.experiment import Data, RunSettings
 from fedspray.studies import cells
 from fedspray.studies.cells import Cell
 
-SOURCE = Data.of(dataset="banks", nodes=200).located().to_json()
+SOURCE = Data.of(dataset="banks", nodes=200).located()
 
 
-def cell(*, source: dict[str, Any] | None = None, **run: Any) -> Cell:
-    return Cell(dataset="banks", method="fedspray", source=source or SOURCE, run=RunSettings(**run))
+def cell(*, data: Data | None = None, **run: Any) -> Cell:
+    return Cell(dataset="banks", method="fedspray", data=data or SOURCE, run=RunSettings(**run))
 
 
 def test_the_key_is_of_what_decides_the_result() -> None:
@@ -27,8 +27,8 @@ def test_the_key_is_of_what_decides_the_result() -> None:
         cell(backbone="sage").key(),
         cell(backbone_of={"bank_01": "sage"}).key(),
         cell(dtype="float64").key(),
-        cell(source={**SOURCE, "nodes": 204}).key(),
-        cell(source={**SOURCE, "partition_seed": 1}).key(),
+        cell(data=Data.of(dataset="banks", nodes=204)).key(),
+        cell(data=Data.of(dataset="banks", nodes=200, partition_seed=1)).key(),
         replace(cell(), validation_only=True).key(),
     ]
     assert len(set(keys)) == len(keys)
@@ -60,9 +60,9 @@ def test_kept_splits_are_part_of_the_key(tmp_path: Path) -> None:
     keys = set()
     for seed in (1, 2):
         build_federation("banks", nodes=200, seed=seed).save(tmp_path / f"split{seed}")
-        source = Data.of(dataset=str(tmp_path / f"split{seed}")).located().to_json()
-        keys.add(cell(source=source, keep_split=True).key())
-        drawn = cell(source=source).key()
+        source = Data.of(dataset=str(tmp_path / f"split{seed}")).located()
+        keys.add(cell(data=source, keep_split=True).key())
+        drawn = cell(data=source).key()
     assert len(keys) == 2
     assert drawn == cell().key()  # with splits of the run's seed, saved or drawn data are the same data
 

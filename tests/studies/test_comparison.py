@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from fedspray.studies.cells import Cell
+from fedspray.studies.cells import Cell, Row
 from fedspray.studies.comparison import Entry, summarise
 from fedspray.studies.grid import Outcome
-from fedspray.studies.plan import Plan, Row
+from fedspray.studies.plan import Plan
 from fedspray.studies.results import CellResult
 
 NAMES = ("overall_client_mean", "minority_client_mean", "macro_f1", "auc", "best_round")

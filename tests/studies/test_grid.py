@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedspray.api import run
 from fedspray.errors import InputError, OtherVersionError
 from fedspray.experiment import Data, RunSettings
 from fedspray.files import read_json
 from fedspray.runs import store
-from fedspray.runs.run import begin, carry_out, run
+from fedspray.runs.run import begin, carry_out
 from fedspray.studies import grid as grids
 from fedspray.studies.backends import Workers
 from fedspray.studies.cells import Cell
@@ -23,13 +24,13 @@ from fedspray.studies.grid import Grid
 from fedspray.studies.results import CellResult
 from fedspray.studies.worker import Job, work
 
-SOURCE = Data.of(dataset="banks", nodes=200).located().to_json()
+SOURCE = Data.of(dataset="banks", nodes=200).located()
 STORED = Path(__file__).parent / "stored"
 
 
 def cell(algorithm: str = "fedspray", seed: int = 0, *, validation_only: bool = False, **values: Any) -> Cell:
     settings = RunSettings(algorithm=algorithm, seeds=(seed,), values={"rounds": 3, **values})
-    return Cell(dataset="banks", method=algorithm, source=SOURCE, run=settings, validation_only=validation_only)
+    return Cell(dataset="banks", method=algorithm, data=SOURCE, run=settings, validation_only=validation_only)
 
 
 def test_a_cell_is_its_run(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_a_damaged_checkpoint_is_begun_anew(tmp_path: Path) -> None:
     grid = Grid([cell("local")], tmp_path / "broken")
     (job,) = grid._jobs.values()
     federation = job.cell.federation()
-    begin(job.run_folder, federation, job.cell.run, dict(SOURCE))
+    begin(job.run_folder, federation, job.cell.run, SOURCE.to_json())
     with pytest.raises(RuntimeError, match="power cut"):
         carry_out(federation, job.cell.run, job.run_folder, checkpoint_every=1, on_record=_crash)
     checkpoint = job.run_folder / "seed-0" / store.CHECKPOINT
@@ -211,7 +212,7 @@ def test_a_checkpoint_of_another_version_is_begun_anew(tmp_path: Path) -> None:
     grid = Grid([cell("ditto")], tmp_path / "broken")
     (job,) = grid._jobs.values()
     federation = job.cell.federation()
-    begin(job.run_folder, federation, job.cell.run, dict(job.cell.source))
+    begin(job.run_folder, federation, job.cell.run, job.cell.data.to_json())
 
     with pytest.raises(RuntimeError, match="power cut"):
         carry_out(federation, job.cell.run, job.run_folder, checkpoint_every=1, on_record=_crash)
@@ -237,8 +238,8 @@ def test_the_time_left_is_estimated_from_cells_of_the_same_kind(tmp_path: Path) 
     assert grid.done() == 1
     longer = Grid([cell("local"), cell("local", rounds=6, local_epochs=10)], tmp_path, Workers(jobs=2))
     assert longer.seconds_left() == pytest.approx(40 * (6 * 10) / (3 * 5))
-    data = Data.of(dataset="banks", nodes=300).located().to_json()
-    other = Cell(dataset="banks", method="local", source=data, run=RunSettings(algorithm="local", seeds=(5,)))
+    data = Data.of(dataset="banks", nodes=300).located()
+    other = Cell(dataset="banks", method="local", data=data, run=RunSettings(algorithm="local", seeds=(5,)))
     assert Grid([cell("local"), other], tmp_path).seconds_left() is None
 
 

@@ -22,7 +22,7 @@ def test_rows_are_every_data_set_backbone_and_method() -> None:
 
 def test_an_experiment_without_lists_is_a_plan_of_one_row() -> None:
     (row,) = plan({}, dataset="banks", nodes=300, algorithm="fedavg", seeds=3, set={"lr": 0.02}).rows()
-    assert (row.dataset, row.method, row.source["nodes"]) == ("banks", "fedavg", 300)
+    assert (row.dataset, row.method, row.data.own["nodes"]) == ("banks", "fedavg", 300)
     assert row.settings["lr"] == 0.02
     assert plan({}, seeds=3).seeds == (0, 1, 2)
     assert plan({"seeds": [4, 9]}).seeds == (4, 9)
@@ -45,7 +45,7 @@ def test_settings_belong_to_their_owners_and_the_more_specific_win() -> None:
 
 def test_data_sets_have_their_own_keys() -> None:
     found = plan({"datasets": ["banks", {"name": "large", "dataset": "banks", "nodes": 900}]}, nodes=300)
-    assert [(row.dataset, row.source["nodes"]) for row in found.rows()] == [("banks", 300), ("large", 900)]
+    assert [(row.dataset, row.data.own["nodes"]) for row in found.rows()] == [("banks", 300), ("large", 900)]
 
 
 def test_names_may_have_a_slash_if_they_stay_clear() -> None:
@@ -120,7 +120,7 @@ def test_a_sweep_is_every_row_with_every_value() -> None:
     rows = sweep_rows(plan({"backbones": ["gcn", "mlp"]}), "distill_weight", ["0", "2.5"])
     assert [(value, row.backbone) for value, row in rows] == [(0.0, "gcn"), (0.0, "mlp"), (2.5, "gcn"), (2.5, "mlp")]
     assert [row.settings["distill_weight"] for _, row in rows] == [0.0, 0.0, 2.5, 2.5]
-    assert [row.source["nodes"] for _, row in sweep_rows(plan({}), "nodes", ["300", "600"])] == [300, 600]
+    assert [row.data.own["nodes"] for _, row in sweep_rows(plan({}), "nodes", ["300", "600"])] == [300, 600]
     assert [row.settings["rounds"] for _, row in sweep_rows(plan({}, rounds=9), "rounds", [3, 4])] == [3, 4]
 
 

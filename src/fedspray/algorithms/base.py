@@ -23,7 +23,6 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.display import settings_line
 from fedspray.errors import InputError
-from fedspray.messages import Declared
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import Message, Params
@@ -56,14 +55,17 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     summary: ClassVar[str]
     """One line for lists."""
     citation: ClassVar[str]
-    uplink: ClassVar[Declared]
-    """What travels from client to server: key (or ``prefix.*``) → what it is and how the server combines it."""
+    uplink: ClassVar[Mapping[str, str]]
+    """What travels from client to server: key (or ``prefix.*``) → meaning."""
     downlink: ClassVar[Mapping[str, str]]
     """What travels from server to client."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named sets of settings."""
     formerly: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Algorithms that this one has become with certain values, by their former name: their cells are still found."""
+    class_vectors: ClassVar[tuple[str, str] | None] = None
+    """For the report: the message's key that holds one vector per class, both ways, and the uplink's key that says how
+    much of each class a client has; None: there are none."""
     shares_gnn: ClassVar[bool] = True
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
     ignores: ClassVar[frozenset[str]] = frozenset()
@@ -109,7 +111,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
 
     @abstractmethod
     def server_update(self, server: ServerT, message: Message, client_ids: Sequence[int]) -> ServerT:
-        """Takes in the uplink of these clients, combined as declared: only `each` has a client axis."""
+        """Takes in the uplink of these clients."""
 
     @abstractmethod
     def predict(self, client: ClientT, message: Message, batch: GraphBatch) -> Tensor:
@@ -123,10 +125,9 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         return None
 
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
-        """What else to write into a round's record (JSON values), from the new server state and the clients' own rows.
+        """What else to write into a round's record (JSON values), from the new server state and the uplink.
 
-        Lists over clients are in the order of the rows, which is that of the record's ``trained``. The method must not
-        need this: where a protocol hides the rows, it is not called.
+        Lists over clients are in the order of the uplink, which is that of the record's ``trained``.
         """
         return {}
 

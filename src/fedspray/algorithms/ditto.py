@@ -22,7 +22,6 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.messages import Declared, each
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
@@ -42,9 +41,9 @@ class Ditto(_averaging.AveragingServer[ClientState]):
 
     summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
     citation: ClassVar[str] = "Li et al., ICML 2021"
-    uplink: ClassVar[Declared] = {
+    uplink: ClassVar[dict[str, str]] = {
         **_averaging.AveragingServer.uplink,
-        "distance": each("length of (personal GNN - global GNN as received)", "for the records only"),
+        "distance": "length of (personal GNN - global GNN as received)",
     }
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"local_epochs": 10}}

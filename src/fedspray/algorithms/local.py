@@ -16,7 +16,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.messages import Declared
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, training_only
 
@@ -40,7 +39,7 @@ class Local(Algorithm[ServerState, ClientState]):
 
     summary: ClassVar[str] = "every client trains alone"
     citation: ClassVar[str] = "the usual yardstick"
-    uplink: ClassVar[Declared] = {}
+    uplink: ClassVar[dict[str, str]] = {}
     downlink: ClassVar[dict[str, str]] = {}
     shares_gnn: ClassVar[bool] = False
 

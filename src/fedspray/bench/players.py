@@ -22,8 +22,8 @@ from fedspray.engine.process import prepare_process
 from fedspray.engine.rounds import run_rounds, start
 from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings
-from fedspray.runs.proxies import ProxyTap
-from fedspray.runs.settings import build, build_for
+from fedspray.runs.proxies import ProxyKeeper
+from fedspray.runs.settings import resolve
 
 Metrics = dict[str, float]
 Pause = Callable[[Metrics | None], None]
@@ -40,8 +40,8 @@ class Reference(Protocol):
 
 def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
     """What `fedspray run` does in a round: exchange, evaluation, server's update, record."""
-    algorithms, _ = build_for(case.settings(), federation.roster)
-    engine = ProxyTap(LocalEngine(federation, algorithms, SEED, threads=torch.get_num_threads()))
+    algorithms = resolve(case.settings()).for_clients(federation.roster)
+    engine = LocalEngine(federation, algorithms, SEED, threads=torch.get_num_threads())
     latest: list[Metrics] = []
 
     def on_record(record: dict[str, Any]) -> None:
@@ -55,6 +55,7 @@ def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
         RoundSettings(rounds=_ENDLESS),
         SEED,
         progress,
+        on_exchange=ProxyKeeper(algorithms[0].class_vectors).on_exchange,
         on_record=on_record,
         # a round's record is complete one round later
         on_round=lambda _: pause(latest.pop() if latest else None),
@@ -66,7 +67,7 @@ def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
     from fedspray.bench.floor import floor_of
 
     prepare_process()
-    algorithms, _ = build_for(case.settings(), federation.roster)
+    algorithms = resolve(case.settings()).for_clients(federation.roster)
     batches = [
         GraphBatch.from_clients([federation.clients[k] for k in ids], ids)
         for ids in choose_blocks(federation, algorithms, at_once=torch.get_num_threads())
@@ -81,7 +82,7 @@ def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
 
 def play_reference(federation: Federation, case: Case, pause: Pause, file: Path) -> None:
     """Another implementation, from a Python file."""
-    reference = load_reference(file)(federation, build(case.settings())[0], SEED, torch.float32)
+    reference = load_reference(file)(federation, resolve(case.settings()).algorithm, SEED, torch.float32)
     pause(None)
     while True:
         pause(_of_test(reference.round()))

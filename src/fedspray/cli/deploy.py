@@ -17,7 +17,6 @@ from fedspray.errors import InputError
 if TYPE_CHECKING:
     from fedspray.deploy.project import Project
     from fedspray.experiment import RunSettings
-from fedspray.runs.settings import build
 
 LOCAL_EPILOG = """
 [bold]Example[/bold]
@@ -97,11 +96,12 @@ def local(
     from fedspray.experiment import Experiment
     from fedspray.federate import open_data
     from fedspray.report.tables import run_table
+    from fedspray.runs.settings import resolve
 
     output, values = Output(as_json), options.experiment_values(locals())
     experiment = Experiment.from_values(values, "command line")
     run_settings = experiment.run
-    build(run_settings)  # refuse bad settings before any data is touched
+    resolve(run_settings)  # refuse bad settings before any data is touched
     with output.busy(f"preparing {experiment.data.dataset} …"):
         federation = open_data(experiment.data)
     options.note_tidied(output, federation)

@@ -52,12 +52,12 @@ def plan(
     """Predict memory, time and bytes of a run from trial rounds on a sample of its data."""
     from fedspray.federate import open_data
     from fedspray.runs.plan import make_plan
-    from fedspray.runs.settings import build
+    from fedspray.runs.settings import resolve
 
     output, flags = Output(as_json), options.experiment_values(locals())
     experiment = options.read_experiment(config, flags)
     run = experiment.run
-    build(run)  # refuse bad settings before any data is touched
+    resolve(run)  # refuse bad settings before any data is touched
     with output.busy(f"trying {experiment.data.dataset} …"):
         found = make_plan(open_data(experiment.data), run, threads=threads)
     if not output.as_json:

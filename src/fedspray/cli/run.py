@@ -16,7 +16,9 @@ from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation
-    from fedspray.runs.conduct import OnRecord
+    from fedspray.experiment import Experiment
+    from fedspray.runs.callbacks import OnRecord
+    from fedspray.runs.settings import Resolved
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -95,23 +97,21 @@ def run(
         if flags or config or out:
             named = ", ".join(sorted(flags) or (["FILE.toml"] if config else ["out"]))
             raise InputError(f"--resume takes its settings from the folder, but {named} was given too")
-        folder, federation = resume, None
+        _resume(output, resume, threads, checkpoint_every)
     else:
-        folder, federation = _begin(output, config, flags, out, threads or 1)
-    _continue(output, folder, federation, threads, checkpoint_every)
+        _begin(output, options.read_experiment(config, flags), out, threads or 1, checkpoint_every)
 
 
 def _begin(
-    output: Output, config: Path | None, flags: dict[str, Any], out: Path | None, threads: int
-) -> tuple[Path, Federation]:
+    output: Output, experiment: Experiment, out: Path | None, threads: int, checkpoint_every: int | None
+) -> None:
     from fedspray.federate import open_data
     from fedspray.runs import store
     from fedspray.runs.run import begin
-    from fedspray.runs.settings import build, check_meaning
+    from fedspray.runs.settings import check_meaning, resolve
 
-    experiment = options.read_experiment(config, flags)
     settings = experiment.run
-    build(settings)  # refuse bad settings before any data is touched
+    resolved = resolve(settings)  # refuse bad settings before any data is touched
     check_meaning(settings.algorithm, settings.values, None if settings.backbone_of else settings.backbone)
     if out is not None:
         store.check_new(out, "--out", resumable=True)
@@ -120,49 +120,66 @@ def _begin(
     options.note_tidied(output, federation)
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
-    folder = begin(
-        out or Path("runs") / name, federation, settings, experiment.data.located().to_json(), threads=threads
-    )
-    return folder, federation
+    source = experiment.data.located().to_json()
+    folder = begin(out or Path("runs") / name, federation, resolved, source, threads=threads)
+    _show(output, folder, _train(output, folder, federation, resolved, threads, checkpoint_every, begun=True))
 
 
-def _continue(
-    output: Output, folder: Path, federation: Federation | None, threads: int | None, checkpoint_every: int | None
-) -> None:
-    """Runs what is missing in a folder; ``federation`` is read again unless it is at hand."""
+def _resume(output: Output, folder: Path, threads: int | None, checkpoint_every: int | None) -> None:
+    """Runs what is missing in a folder."""
     from fedspray import files
     from fedspray.experiment import Data
     from fedspray.federate import open_data
-    from fedspray.report.tables import run_table
     from fedspray.runs import store
-    from fedspray.runs.run import carry_out, load_settings
+    from fedspray.runs.run import load_settings
+    from fedspray.runs.settings import resolve
 
     settings, content = load_settings(folder)
     if (folder / "result.json").exists():
-        summary = files.read_json(folder / "result.json")
-    else:
-        if content["source"] is None:
-            raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
-        if federation is None:
-            with output.busy(f"preparing {content['dataset']} …"):
-                federation = open_data(Data.of(**content["source"]))
-        if content["versions"] != store.versions():
-            output.note("this run was begun with other versions of its libraries: its bits may differ from now on")
-        rounds = content["settings"]["rounds"]
-        try:
-            with show_progress(output, rounds, settings.seeds) as on_record:
-                result = carry_out(
-                    federation,
-                    settings,
-                    folder,
-                    threads=threads or content["threads"],
-                    checkpoint_every=checkpoint_every,
-                    on_record=on_record,
-                )
-        except KeyboardInterrupt:
-            output.note(f"stopped; everything is saved. Continue with: fedspray run --resume {folder}")
-            raise
-        summary = result.summary()
+        _show(output, folder, files.read_json(folder / "result.json"))
+        return
+    if content["source"] is None:
+        raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
+    with output.busy(f"preparing {content['dataset']} …"):
+        federation = open_data(Data.of(**content["source"]))
+    if content["versions"] != store.versions():
+        output.note("this run was begun with other versions of its libraries: its bits may differ from now on")
+    own = threads or content["threads"]
+    _show(output, folder, _train(output, folder, federation, resolve(settings), own, checkpoint_every, begun=False))
+
+
+def _train(
+    output: Output,
+    folder: Path,
+    federation: Federation,
+    run: Resolved,
+    threads: int,
+    checkpoint_every: int | None,
+    *,
+    begun: bool,
+) -> dict[str, Any]:
+    from fedspray.runs.run import carry_out
+
+    try:
+        with show_progress(output, run.rounds.rounds, run.settings.seeds) as on_record:
+            result = carry_out(
+                federation,
+                run,
+                folder,
+                threads=threads,
+                checkpoint_every=checkpoint_every,
+                on_record=on_record,
+                begun=begun,
+            )
+    except KeyboardInterrupt:
+        output.note(f"stopped; everything is saved. Continue with: fedspray run --resume {folder}")
+        raise
+    return result.summary()
+
+
+def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
+    from fedspray.report.tables import run_table
+
     if not output.as_json:
         output.show(run_table(summary))
     output.note(f"kept in {folder}; look at it with: fedspray report {folder}")

@@ -16,9 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedspray import files
+from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SplitRule
@@ -26,8 +25,7 @@ from fedspray.deploy.forms import Forms
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
-from fedspray.messages import fates
-from fedspray.runs.settings import build, build_for
+from fedspray.runs.settings import Resolved, resolve
 
 FILE = "agreement.json"
 FORMAT = 1
@@ -71,7 +69,7 @@ class Agreement:
         for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
             if ":" in name:
                 raise InputError(f"{name!r} is code from outside, but sites run built-in algorithms and backbones only")
-        build_for(self.settings, self.roster)
+        _ = self.algorithms
 
     @classmethod
     def between(cls, name: str, sites: Sequence[str], task: Task, settings: RunSettings) -> Agreement:
@@ -83,17 +81,22 @@ class Agreement:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     @cached_property
+    def resolved(self) -> Resolved:
+        """What is run, as objects."""
+        return resolve(self.settings)
+
+    @cached_property
+    def algorithms(self) -> list[Algorithm[Any, Any]]:
+        """Of each site."""
+        return self.resolved.for_clients(self.roster)
+
+    @cached_property
     def largest_message(self) -> int:
         """Bytes of the largest message of the run, either way; what is larger is refused unread."""
-        dtype = getattr(torch, self.settings.dtype)
-        algorithms = dict.fromkeys(build_for(self.settings, self.roster)[0])
-        forms = [Forms.of(each, self.roster.task, dtype) for each in algorithms]
+        dtype = self.resolved.dtype
+        forms = [Forms.of(each, self.roster.task, dtype) for each in dict.fromkeys(self.algorithms)]
         parts = (("downlink",), ("uplink", "counts", "detail"))
         return max(form.most_bytes(*part) for form in forms for part in parts)
-
-    def leaves(self) -> dict[str, str]:
-        """What sites send in each round, key by key, and what the server makes of it."""
-        return {pattern: key.told for pattern, key in fates(build(self.settings)[0].uplink).items()}
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON values."""
@@ -111,7 +114,6 @@ class Agreement:
             "data": dict(roster.settings),
             "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
             "largest_message": self.largest_message,
-            "leaves": self.leaves(),
             **({} if self.code is None else {"code": dict(self.code)}),
         }
 
@@ -123,8 +125,11 @@ class Agreement:
         _check_kinds(content, _KINDS, where)
         _check_kinds(content["run"], _run_kinds(), where, "run.")
         names = (content["class_names"], content.get("feature_names"))
-        classes, features = (None if known is None else tuple(known) for known in names)
-        task = Task(content["num_features"], content["num_classes"], classes, features)
+        task = Task(
+            content["num_features"],
+            content["num_classes"],
+            *(None if known is None else tuple(known) for known in names),
+        )
         try:
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})

@@ -23,6 +23,7 @@ from fedspray.engine.rounds import Progress
 from fedspray.errors import disk_full_at
 from fedspray.nn import tree
 from fedspray.runs import store
+from fedspray.runs.callbacks import Callback
 
 PROGRESS = "progress.json"
 EXCHANGES = "exchanges.jsonl"
@@ -31,7 +32,7 @@ OLDER = ".shared.older.safetensors"
 """What `SHARED` was before: the checkpoint may not know of the new best round yet."""
 
 
-class Board:
+class Board(Callback):
     """Written by the server's job process."""
 
     def __init__(self, folder: Path, job: str) -> None:
@@ -52,7 +53,7 @@ class Board:
         """Logs one exchange; an exchange that is repeated after a crash is there twice."""
         files.append_line(self._folder / f"seed-{seed}" / EXCHANGES, json.dumps(line))
 
-    def after_round(self, seed: int, progress: Progress) -> None:
+    def on_round(self, seed: int, progress: Progress) -> None:
         """Keeps the shared part of the best round: that of the round before this one, or an older one.
 
         A job that goes on from a checkpoint calls it with that first.

@@ -22,7 +22,6 @@ from fedspray.engine.process import process_peak
 from fedspray.engine.worker import Request, Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.nn import tree
-from fedspray.runs.settings import build, build_for
 
 PARENT_MEGABYTES = 95
 """What the site's main process needs beside its job process, as measured."""
@@ -46,7 +45,6 @@ def check_site(site: Site) -> dict[str, Any]:
         "reason": reason,
         "certificate": card,
         "agreement": agreement.fingerprint(),
-        "leaves": agreement.leaves(),
         "code": None if agreement.code is None else digest(agreement.code),
         "algorithm": agreement.settings.algorithm,
         "backbone": agreement.settings.of_client(site.name).backbone,
@@ -69,17 +67,14 @@ def _check_kit(site: Site) -> None:
 
 def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any]:
     """One local epoch on the site's own data; nothing is kept and nothing is sent."""
-    settings, roster = agreement.settings, agreement.roster
+    roster, run = agreement.roster, agreement.resolved
     torch.set_num_threads(site.threads)
-    dtype = getattr(torch, settings.dtype)
-    k, seed = roster.clients.index(site.name), settings.seeds[0]
-    algorithms, rounds = build_for(settings, roster)
-    algorithm = replace(algorithms[k], local_epochs=1)
-    batch = GraphBatch.from_clients([client], [k], dtype=dtype)
+    k, seed = roster.clients.index(site.name), run.settings.seeds[0]
+    algorithm = replace(agreement.algorithms[k], local_epochs=1)
+    batch = GraphBatch.from_clients([client], [k], dtype=run.dtype)
     worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
-    of_server, _ = build(settings)
-    server = tree.cast(of_server.init_server(roster.task, seed), dtype)
-    downlink = of_server.broadcast(server, list(range(roster.num_clients)))
+    server = tree.cast(run.algorithm.init_server(roster.task, seed), run.dtype)
+    downlink = run.algorithm.broadcast(server, list(range(roster.num_clients)))
     message = {name: value[k : k + 1] for name, value in downlink.items()}
     for round_index in (1, 2):  # the first one also warms up
         began = time.perf_counter()
@@ -88,7 +83,7 @@ def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any
     peak = process_peak() / 2**20
     return {
         "epoch_seconds": seconds,
-        "rounds": rounds.rounds,
+        "rounds": run.rounds.rounds,
         "bytes_up_per_round": tree.num_bytes(uplink),
         "bytes_down_per_round": tree.num_bytes(message),
         "fields_up": sorted(uplink),

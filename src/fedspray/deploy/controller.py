@@ -7,9 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
@@ -19,7 +17,6 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
-from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.answers import TASK, UNREADABLE
 from fedspray.deploy.board import Board
 from fedspray.deploy.forms import Forms
@@ -30,7 +27,6 @@ from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.errors import InputError, RunStopped, printable
 from fedspray.runs.conduct import Host, conduct
-from fedspray.runs.settings import build
 
 POLL = 0.02
 """Seconds between looks at the task list."""
@@ -107,22 +103,15 @@ class RunController(Controller):  # type: ignore[misc]
         self._board, self._abort, self._context = Board(folder, fl_ctx.get_job_id()), abort_signal, fl_ctx
         try:
             agreement = server.agreement(self._fingerprint)
-            roster, settings = agreement.roster, agreement.settings
+            roster, run = agreement.roster, agreement.resolved
 
-            def open_host(seed: int, algorithms: list[Algorithm[Any, Any]], blocks: Blocks | None) -> Host:
+            def open_host(seed: int, blocks: Blocks | None) -> Host:
                 self._board.show(seed=seed, state="running")
-                forms = Forms.of(algorithms[0], roster.task, getattr(torch, settings.dtype))
+                forms = Forms.of(agreement.algorithms[0], roster.task, run.dtype)
                 self._largest = forms.most_bytes("uplink", "counts", "detail")
-                return RemoteHost(roster, build(settings)[1], seed, self, forms)
+                return RemoteHost(roster, run.rounds, seed, self, forms)
 
-            conduct(
-                roster,
-                settings,
-                folder,
-                open_host,
-                checkpoint_every=1,
-                on_round=self._board.after_round,
-            )
+            conduct(roster, run, folder, open_host, checkpoint_every=1, callbacks=[self._board])
             self._board.finish()
         except RunStopped as error:
             self._board.show(state="stopped", reason=str(error))

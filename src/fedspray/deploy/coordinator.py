@@ -28,7 +28,7 @@ from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import Experiment, RunSettings
 from fedspray.runs import store
 from fedspray.runs.run import begin_with
-from fedspray.runs.settings import build, describe
+from fedspray.runs.settings import resolve
 
 
 def schema(features: str, classes: str) -> Task:
@@ -160,7 +160,7 @@ def amended(old: RunSettings, given: Mapping[str, Any]) -> RunSettings:
         backbone_of={**old.backbone_of, **new.backbone_of},
         seeds=new.seeds if {"seed", "seeds"} & set(given) else old.seeds,
     )
-    known = describe(*build(merged))
+    known = resolve(merged).values
     return replace(merged, values={**{k: v for k, v in old.values.items() if k in known}, **new.values})
 
 

@@ -26,7 +26,6 @@ from fedspray.deploy.session import ENDED, AdminSession, Unreachable
 from fedspray.errors import InputError, RunStopped
 from fedspray.runs import store
 from fedspray.runs.interrupts import remembered_interrupts
-from fedspray.runs.settings import build_for
 
 POLL = 0.2
 ASK_EVERY = 1.0
@@ -184,7 +183,7 @@ class Driver:
         return time.monotonic() - self._ready_since > seconds
 
     def _min_sites(self) -> int:
-        rounds = build_for(self._agreement.settings, self._agreement.roster)[1]
+        rounds = self._agreement.resolved.rounds
         asked = max(1, round(rounds.participation * len(self._sites)))
         return rounds.min_clients or math.ceil(asked / 2)
 

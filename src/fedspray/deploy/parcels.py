@@ -13,7 +13,6 @@ from fedspray.deploy.privacy import private_files
 from fedspray.deploy.project import Project
 from fedspray.deploy.site import Site
 from fedspray.errors import InputError, MissingDataError
-from fedspray.runs.settings import build_for
 
 MOST_BYTES = 10_000_000
 """A kit has less than 100,000."""
@@ -54,7 +53,7 @@ def pack(project: Project, site: str, agreement: Agreement) -> Path:
         address=project.address,
         algorithm=settings.algorithm,
         backbone=settings.of_client(site).backbone,
-        rounds=build_for(settings, roster)[1].rounds,
+        rounds=agreement.resolved.rounds.rounds,
         features=roster.task.num_features,
         classes=roster.task.num_classes,
         sites=", ".join(roster.clients),

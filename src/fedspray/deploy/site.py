@@ -33,7 +33,6 @@ from fedspray.engine.worker import Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
-from fedspray.runs.settings import build, build_for
 
 CARD = "site.json"
 WRITTEN = ("state", "models", "transfer", "ledger.jsonl", "console.log", "status.json")
@@ -135,7 +134,7 @@ class SiteRun:
             raise Refused(f"the job is for agreement {agreement[:12]}, but {site.name} agreed to {agreed}")
         self._site, self._run, self._agreement = site, check_name("run", run), own
         self._id = own.roster.clients.index(site.name)
-        self._rounds = build(own.settings)[1].rounds
+        self._rounds = own.resolved.rounds.rounds
         self._state = site.folder / "state" / run
         self._lock = Lock(self._state / "lock")
         self._lock.take_over()
@@ -143,11 +142,9 @@ class SiteRun:
         self._seed: int | None = None
         self._worker: Worker | None = None
         self._data = ""
-        algorithm = build_for(own.settings, own.roster)[0][self._id]
-        forms = Forms.of(algorithm, own.roster.task, getattr(torch, own.settings.dtype))
+        self._algorithm = own.algorithms[self._id]
+        forms = Forms.of(self._algorithm, own.roster.task, own.resolved.dtype)
         self._downlink: Form = forms.downlink
-        self.leaves = own.leaves()
-        """What the server makes of each key that this site sends."""
         self.most_bytes = forms.most_bytes("downlink")
         """A larger message is none of this run's."""
 
@@ -184,11 +181,9 @@ class SiteRun:
             return self._worker
         if seed not in self._agreement.settings.seeds:
             raise Refused(f"seed {seed} is not in the agreement, whose seeds are {self._agreement.settings.seeds}")
-        settings, roster = self._agreement.settings, self._agreement.roster
         client = self._site.client(self._agreement, seed)
-        batch = GraphBatch.from_clients([client], [self._id], dtype=getattr(torch, settings.dtype))
-        algorithm = build_for(settings, roster)[0][self._id]
-        worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
+        batch = GraphBatch.from_clients([client], [self._id], dtype=self._agreement.resolved.dtype)
+        worker = Worker(self._algorithm, self._agreement.roster.task, batch, node_homophily(client.graph), seed)
         data = client.fingerprint()
         stored = [store.read_tensors(file) for file in sorted(self._folder(seed).glob("memory-*.safetensors"))]
         if any(meta.get("data", data) != data for _, meta in stored):  # memories of older versions do not say

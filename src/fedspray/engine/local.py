@@ -56,10 +56,10 @@ class LocalEngine:
         self.client_names = tuple(client.name for client in federation.clients)
         self._federation, self._dtype = federation, dtype
         self._homophily = [node_homophily(client.graph) for client in federation.clients]
-        self._workers = [
-            Worker(algorithms[ids[0]], federation.task, self._batch(ids), self._stacked_homophily(ids), seed)
-            for ids in (blocks or choose_blocks(federation, algorithms, at_once=threads))
-        ]
+        self._workers: list[Worker] = []
+        for ids in blocks or choose_blocks(federation, algorithms, at_once=threads):
+            batch, homophily = self._batch(ids), self._stacked_homophily(ids)
+            self._workers.append(Worker(algorithms[ids[0]], federation.task, batch, homophily, seed))
         at_once = min(threads, len(self._workers))
         torch.set_num_threads(threads // at_once)
         self._pool = ThreadPoolExecutor(at_once) if at_once > 1 else None

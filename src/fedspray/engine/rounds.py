@@ -21,7 +21,6 @@ from fedspray.errors import RunStopped
 from fedspray.evaluation import selection
 from fedspray.evaluation.metrics import Counts, Json, PartCounts, breakdowns
 from fedspray.experiment import RoundSettings
-from fedspray.messages import combine
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -83,6 +82,7 @@ def run_rounds(
     *,
     on_record: Callable[[Json], None],
     on_round: Callable[[Progress], None],
+    on_exchange: Callable[[Request, Message, Answers], None] = lambda *_: None,
 ) -> Progress:
     """Trains from ``progress`` to the end.
 
@@ -94,6 +94,7 @@ def run_rounds(
         progress: where to begin: `start`, or a checkpoint.
         on_record: gets every round's record once it is complete.
         on_round: called after every round, when a checkpoint may be written.
+        on_exchange: called with what was asked, sent and answered, before anything is made of it.
     """
     while progress.round_index < settings.rounds:
         round_index = progress.round_index + 1
@@ -102,11 +103,11 @@ def run_rounds(
         began, cpu_began = time.perf_counter(), time.process_time()
         downlink = algorithm.broadcast(progress.server, engine.client_ids)
         answers = engine.exchange(request, downlink, chosen)
+        on_exchange(request, downlink, answers)
         if round_index > 1:
             progress = _evaluated(engine, progress, answers, settings, on_record)
         _check_enough(engine, answers, chosen, settings, round_index)
-        combined = combine(algorithm.uplink, answers.uplink)
-        server = algorithm.server_update(progress.server, combined, answers.trained)
+        server = algorithm.server_update(progress.server, answers.uplink, answers.trained)
         pending = {
             "round": round_index,
             "trained": list(answers.trained),
@@ -127,6 +128,7 @@ def run_rounds(
     downlink = algorithm.broadcast(progress.server, engine.client_ids)
     closing = Request(settings.rounds + 1, train=False, best_round=progress.best_round)
     answers = engine.exchange(closing, downlink, frozenset())
+    on_exchange(closing, downlink, answers)
     progress = _evaluated(engine, progress, answers, settings, on_record)
     bytes_evaluation = tree.num_bytes(answers.counts)
     last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)

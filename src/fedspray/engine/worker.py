@@ -24,7 +24,6 @@ from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
 from fedspray.engine.sampling import update_on_sample
 from fedspray.errors import OtherVersionError
 from fedspray.evaluation.counting import Counter
-from fedspray.messages import not_finite
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import stream_key
@@ -105,45 +104,40 @@ class Worker:
 
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
-        with tiny_numbers_are_zero():
-            return self._handle(request, message)
-
-    def _handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         last_known = request.round_index - 1 if request.from_round is None else request.from_round
         before = self.memory_at(last_known)
         # A report trains nothing: the end of the last round stays, should the server fail and ask for both again.
-        reports = request.detail
-        kept = self.memory_at(min(last_known, request.round_index - 2)) if reports else before
+        kept = self.memory_at(min(last_known, request.round_index - 2)) if request.detail else before
         self._memories = [before] if kept is before else [kept, before]
-        state, candidate = before.state, before.candidate
-        best = _better(before, request.best_round)
+        state, candidate, best = before.state, before.candidate, _better(before, request.best_round)
         uplink: Message = {}
         counts: Message = {}
-        if request.evaluate:
-            candidate = Snapshot(request.round_index - 1, tree.for_prediction(state), message)
-            counts = self._counter.count(*self._logits(candidate))
-        if request.train:
-            round_seed = stream_key(self._seed, "round", request.round_index)
-            update = update_on_sample if self.algorithm.sample_nodes else type(self.algorithm).client_update
-            state, uplink = update(self.algorithm, state, message, self.batch, round_seed)
-            wrong = not_finite(uplink)
-            if wrong is not None:
-                raise NotFinite(f"{wrong} is not finite after local training")
-        if request.detail and best is not None:
-            logits, loss_logits = self._logits(best)
-            counts = {**self._counter.count(logits, loss_logits), **self._counter.detail(logits)}
-            counts["evaluation.round"] = torch.full((self.batch.num_clients,), best.round_index, dtype=torch.int32)
+        with tiny_numbers_are_zero():
+            if request.evaluate:
+                candidate = Snapshot(request.round_index - 1, tree.for_prediction(state), message)
+            shown = candidate if request.evaluate else best if request.detail else None
+            if shown is not None:
+                given = (shown.client, shown.message, self.batch)
+                with torch.no_grad():
+                    logits, loss_logits = self.algorithm.predict(*given), self.algorithm.loss_logits(*given)
+                counts = self._counted(shown, logits, loss_logits, detail=request.detail)
+            if request.train:
+                round_seed = stream_key(self._seed, "round", request.round_index)
+                update = update_on_sample if self.algorithm.sample_nodes else type(self.algorithm).client_update
+                state, uplink = update(self.algorithm, state, message, self.batch, round_seed)
+                _check_finite(uplink)
         self._memories = [kept, Memory(request.round_index, state, candidate, best)]
         return uplink, counts
 
-    def _logits(self, model: Snapshot) -> tuple[Tensor, Tensor | None]:
-        """What a model predicts, and what its loss is taken from, if not that."""
-        given = (model.client, model.message, self.batch)
-        with torch.no_grad():
-            logits, loss_logits = self.algorithm.predict(*given), self.algorithm.loss_logits(*given)
+    def _counted(self, model: Snapshot, logits: Tensor, loss_logits: Tensor | None, *, detail: bool) -> Message:
+        """What a model predicts, as counts; the loss is taken from other logits where there are any."""
         if not all(torch.isfinite(part).all() for part in (logits, loss_logits) if part is not None):
             raise NotFinite(f"the model of round {model.round_index} gives predictions that are not finite")
-        return logits, loss_logits
+        counts = self._counter.count(logits, loss_logits)
+        if not detail:
+            return counts
+        whose = torch.full((self.batch.num_clients,), model.round_index, dtype=torch.int32)
+        return {**counts, **self._counter.detail(logits), "evaluation.round": whose}
 
     def memory_at(self, round_index: int) -> Memory:
         """What the worker remembered when ``round_index`` was over (rounds that it missed change nothing)."""
@@ -232,3 +226,9 @@ def _better(memory: Memory, best_round: int | None) -> Snapshot | None:
     if candidate is None or best_round is None or candidate.round_index > best_round:
         return best
     return candidate if best is None or candidate.round_index > best.round_index else best
+
+
+def _check_finite(uplink: Message) -> None:
+    for name, value in uplink.items():
+        if not torch.isfinite(value.sum()):
+            raise NotFinite(f"{name} is not finite after local training")

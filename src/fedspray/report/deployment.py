@@ -12,7 +12,6 @@ from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import read_exchanges, read_progress
 from fedspray.deploy.driver import last_record
 from fedspray.report.tables import percent
-from fedspray.runs.settings import build
 
 
 def progress_table(folder: Path, agreement: Agreement) -> RenderableType:
@@ -21,7 +20,7 @@ def progress_table(folder: Path, agreement: Agreement) -> RenderableType:
     if not progress:
         return Text("waiting for the job to start …", style="dim")
     seed = progress.get("seed", agreement.settings.seeds[0])
-    rounds = build(agreement.settings)[1].rounds
+    rounds = agreement.resolved.rounds.rounds
     record, exchanges = last_record(folder, seed), read_exchanges(folder, seed)
     last = exchanges[-1]["sites"] if exchanges else {}
     sites = agreement.roster.clients

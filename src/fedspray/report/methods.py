@@ -232,7 +232,7 @@ def _method_of(entry: Entry) -> Method:
         "fingerprint": header["graphs"],
         "started": None,
         "finished": max(entry.results[seed].content["finished"] for seed in seeds),
-        "source": dict(cell.source),
+        "source": cell.data.to_json(),
         "run": {**asdict(cell.run), "seeds": seeds},
     }
     files = {o.cell.seed: o.path.name for o in entry.outcomes}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fedspray.data.federation import Federation
 from fedspray.datasets import DataFolders
@@ -24,8 +23,8 @@ LISTS = "xbfu/FedSpray"
 class Found:
     """Data that are here."""
 
-    source: Mapping[str, Any]
-    """As `Experiment.source`, with the node lists' real place."""
+    data: Data
+    """With the node lists' real place."""
     split: str
     federation: Federation
 
@@ -61,19 +60,19 @@ class Access:
             return cls([chosen])
         return cls([Path("partitions"), *([] if folders.data is None else [folders.data / "partitions"])])
 
-    def find(self, source: Mapping[str, Any], *, features: bool = True) -> Found | NotFound:
-        """The data of a source: with the authors' clients where their lists are here, else with Louvain's.
+    def find(self, data: Data, *, features: bool = True) -> Found | NotFound:
+        """The federation of some data: with the authors' clients where their lists are here, else with Louvain's.
 
         Args:
-            source: `Experiment.source`.
+            data: what is looked for.
             features: whether the nodes' features are needed too.
         """
-        key = json.dumps(dict(source), sort_keys=True)
+        key = json.dumps(data.to_json(), sort_keys=True)
         if key not in self._known:
-            self._known[key] = self._look(source)
+            self._known[key] = self._look(data)
         found = self._known[key]
         if features and isinstance(found, Found) and found.federation.task.num_features == 0:
-            return NotFound(f"The edges and labels of {source['dataset']} are here, but not its node features.")
+            return NotFound(f"The edges and labels of {data.dataset} are here, but not its node features.")
         return found
 
     def lists(self, name: str) -> Path | None:
@@ -84,8 +83,8 @@ class Access:
         """A sentence for people who do not have the lists."""
         return f"The authors' node lists (repository {LISTS}) belong into {self.partitions[0] / name}."
 
-    def _look(self, source: Mapping[str, Any]) -> Found | NotFound:
-        values, split = dict(source), OWN
+    def _look(self, data: Data) -> Found | NotFound:
+        values, split = data.to_json(), OWN
         if values.get("partition_dir") is not None:
             lists = self.lists(Path(values["partition_dir"]).name)
             split = LOUVAIN if lists is None else AUTHORS
@@ -94,7 +93,7 @@ class Access:
                 "partitioner": None if lists is None else "files",
             }
         try:
-            return Found(values, split, open_data(Data.of(**values)))
+            return Found(Data.of(**values), split, open_data(Data.of(**values)))
         except MissingDataError as error:
             text = str(error)
             return NotFound(f"{text[0].upper()}{text[1:]}.")

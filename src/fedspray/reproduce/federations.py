@@ -108,7 +108,7 @@ def table4(request: Request) -> PartResult:
 
 
 def _find(dataset: str, request: Request) -> Found | NotFound:
-    source = Data.of(dataset=dataset, partition_dir=f"partitions/{FOLDERS[dataset]}").located().to_json()
+    source = Data.of(dataset=dataset, partition_dir=f"partitions/{FOLDERS[dataset]}").located()
     return request.access.find(source, features=False)
 
 

@@ -17,10 +17,10 @@ from fedspray.reproduce.access import LOUVAIN, Access, Found
 from fedspray.reproduce.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, QUICK, Line, Missing
 from fedspray.reproduce.published import PublishedRow, results
 from fedspray.runs.result import spread
-from fedspray.studies.cells import Cell
+from fedspray.studies.cells import Cell, Row
 from fedspray.studies.comparison import Entry
 from fedspray.studies.grid import Outcome
-from fedspray.studies.plan import Plan, Row
+from fedspray.studies.plan import Plan
 
 RunCells = Callable[[str, Sequence[Cell]], list[Outcome]]
 """Runs cells under a title (or only looks for finished ones), and says how each ended."""
@@ -183,13 +183,13 @@ def carry_out(part: str, request: Request, settings: Sequence[str] = (), metrics
 
 
 def _planned(row: Row, seeds: tuple[int, ...], file: str, request: Request) -> Planned:
-    found = request.access.find(row.source)
+    found = request.access.find(row.data)
     if request.quick:
         rounds = min(QUICK_ROUNDS, int(row.settings["rounds"]))
         row = replace(row, run=replace(row.run, values={**row.run.values, "rounds": rounds}))
         seeds = seeds[:QUICK_SEEDS]
     if isinstance(found, Found):
-        return Planned(replace(row, source=found.source), seeds, file, found, quick=request.quick)
+        return Planned(replace(row, data=found.data), seeds, file, found, quick=request.quick)
     return Planned(row, seeds, file, None, found.reason)
 
 

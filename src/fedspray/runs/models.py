@@ -22,7 +22,7 @@ from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
 from fedspray.nn import tree
 from fedspray.runs import store
-from fedspray.runs.settings import build, describe, torch_dtype
+from fedspray.runs.settings import resolve, values_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -64,7 +64,7 @@ class PersonalModel:
         if different is not None:
             which, given, known = different
             raise InputError(f"{which} of the graph is {given}, but this model was trained on {known} there")
-        dtype = torch_dtype(self.settings)
+        dtype: torch.dtype = getattr(torch, self.settings.dtype)
         batch = GraphBatch.from_graph(
             graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype, train=train
         )
@@ -86,10 +86,9 @@ class PersonalModel:
             "num_classes": self.task.num_classes,
             "class_names": self.task.class_names,
             "feature_names": self.task.feature_names,
-            **({} if self.task.schema is None else {"schema": self.task.schema}),
             "algorithm": self.settings.algorithm,
             "backbone": self.settings.backbone,
-            "values": describe(self.algorithm),
+            "values": values_of(self.algorithm),
             "dtype": self.settings.dtype,
         }
         store.write_tensors(Path(path), self._tensors(), meta)
@@ -101,20 +100,21 @@ class PersonalModel:
         if "algorithm" not in meta or "client" not in meta:
             raise InputError(f"{path} is not a personal model, but one is needed: RUN/seed-…/models/CLIENT.safetensors")
         settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
-        algorithm, _ = build(settings)
+        run = resolve(settings)
         names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
-        classes, features = (None if known is None else tuple(known) for known in names)
-        task = Task(meta["num_features"], meta["num_classes"], classes, features, meta.get("schema"))
-        template = algorithm.init_clients(task, _single_node(task, torch_dtype(settings)), seed=0)
-        server = tree.cast(algorithm.init_server(task, seed=0), torch_dtype(settings))
+        task = Task(
+            meta["num_features"], meta["num_classes"], *(None if known is None else tuple(known) for known in names)
+        )
+        template = run.algorithm.init_clients(task, _single_node(task, run.dtype), seed=0)
+        server = tree.cast(run.algorithm.init_server(task, seed=0), run.dtype)
         expected = {
             **tree.flatten(tree.for_prediction(template), "client"),
-            **tree.prefixed("message", algorithm.broadcast(server, (0,))),
+            **tree.prefixed("message", run.algorithm.broadcast(server, (0,))),
         }
         _check_tensors(str(path), tensors, expected)
         client = tree.restore(template, tree.part_of(tensors, "client"))
         snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
-        return cls(meta["client"], meta["client_id"], algorithm, task, snapshot, settings)
+        return cls(meta["client"], meta["client_id"], run.algorithm, task, snapshot, settings)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {**tree.flatten(self.snapshot.client, "client"), **tree.prefixed("message", self.snapshot.message)}

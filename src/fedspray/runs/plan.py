@@ -24,7 +24,7 @@ from fedspray.engine.process import peak_memory, release_memory, resident_memory
 from fedspray.engine.rounds import run_rounds, start
 from fedspray.experiment import RunSettings
 from fedspray.runs.result import Json
-from fedspray.runs.settings import build, build_for, torch_dtype
+from fedspray.runs.settings import Resolved, resolve
 from fedspray.seeds import generator
 
 SAMPLE_NODES = 100_000
@@ -70,25 +70,25 @@ class Plan:
 
 def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1) -> Plan:
     """Tries the run on a sample of ``federation`` and scales what it took."""
-    federation.check_labels(settings.keep_split)
+    federation.check_labels()
     if not settings.keep_split:
         federation = federation.with_split(settings.seeds[0])
-    server, rounds = build(settings)
-    algorithms = dict(zip(federation.roster.clients, build_for(settings, federation.roster)[0], strict=True))
+    run = resolve(settings)
+    algorithms = dict(zip(federation.roster.clients, run.for_clients(federation.roster), strict=True))
     # What a process sets up once is not to be scaled.
-    _try(_sample(federation, WARM_UP_NODES), settings, algorithms, threads)
+    _try(_sample(federation, WARM_UP_NODES), run, algorithms, threads)
     sample = _sample(federation, SAMPLE_NODES)
     release_memory()
     held = resident_memory()
     with peak_memory() as peak:
-        engine, records = _try(sample, settings, algorithms, threads)
+        engine, records = _try(sample, run, algorithms, threads)
         highest = peak()
     weights = sum(value.numel() for value in engine.tensors(TRIAL_ROUNDS).values()) // sample.num_clients
-    width = server.backbone.hidden
+    width = run.algorithm.backbone.hidden
     sizes = [_size(client, width, weights) for client in federation.clients]
     scale = sum(sizes) / sum(_size(client, width, weights) for client in sample.clients)
     clients = federation.num_clients / sample.num_clients
-    count = rounds.rounds * len(settings.seeds)
+    count = run.rounds.rounds * len(settings.seeds)
     slow = sum(_slowness(client) * size for client, size in zip(federation.clients, sizes, strict=True)) / sum(sizes)
     per_round = slow * scale * statistics.median(record["cpu_seconds"] for record in records[1:])
     last = records[-1]  # the first round has nothing to evaluate
@@ -109,12 +109,11 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
 
 
 def _try(
-    sample: Federation, settings: RunSettings, algorithms: Mapping[str, Algorithm[Any, Any]], threads: int
+    sample: Federation, run: Resolved, algorithms: Mapping[str, Algorithm[Any, Any]], threads: int
 ) -> tuple[LocalEngine, list[Json]]:
     """A few rounds, with each client's algorithm by its name; returns their records too."""
-    server, rounds = build(settings)
+    server, rounds, dtype = run.algorithm, run.rounds, run.dtype
     own = [algorithms[client.name] for client in sample.clients]
-    dtype = torch_dtype(settings)
     blocks = single_blocks(sample) if rounds.participation < 1 else None
     engine = LocalEngine(sample, own, 0, blocks=blocks, dtype=dtype, threads=threads)
     records: list[Json] = []

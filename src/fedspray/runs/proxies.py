@@ -1,14 +1,13 @@
 """What clients said about every class, before the server aligned it and after.
 
-Algorithms that send one vector per class (FedSpray's structure proxies, FedProto's prototypes) can be looked
-into: `ProxyTap` stands between the training loop and its engine and remembers those vectors for the round that
-is reported. It changes nothing that passes.
+Algorithms that send one vector per class (FedSpray's structure proxies, FedProto's prototypes) can be looked into:
+`ProxyKeeper` listens to the exchanges and remembers those vectors for the round that is reported.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspray.engine.rounds import Answers, Engine
+from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import store
+from fedspray.runs.callbacks import Callback
 
 FILE = "proxies.safetensors"
 
 Json = dict[str, Any]
-
-WEIGHTS = {"class_proxies": "class_ratios", "prototypes": "class_counts"}
-"""The message keys that hold one vector per class, each with the key that says how much of a class a client has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,51 +63,49 @@ class ClassProxies:
         return cls(**{f.name: _unpacked(content[f.name]) for f in fields(cls)})
 
 
-class ProxyTap:
-    """An engine that passes everything on and remembers class vectors.
+class ProxyKeeper(Callback):
+    """Remembers the class vectors that an algorithm sends, if it declares any (`Algorithm.class_vectors`).
 
     Which round is best is known two exchanges later, so the vectors of the last two rounds and of the best one are
     kept.
+
+    Args:
+        keys: the message's key of the vectors, and that of how much of each class a client has; None: there are none.
+        tensors: what was remembered before, from a checkpoint.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.client_ids, self.client_names = engine.client_ids, engine.client_names
-        self._engine = engine
-        self._rounds: dict[int, dict[str, Tensor]] = {}
+    def __init__(self, keys: tuple[str, str] | None, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self._keys = keys
+        held = tensors or {}
+        rounds = sorted({int(name.split(".")[0]) for name in held})
+        self._rounds = {r: dict(tree.part_of(held, str(r))) for r in rounds}
 
-    def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
-        """What the engine does."""
-        answers = self._engine.exchange(request, downlink, train_ids)
-        key = next((name for name in WEIGHTS if name in downlink), None)
-        if key is None:
-            return answers
-        received, index = downlink[key][0].clone(), request.round_index
+    def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
+        """Takes what passes; the downlink of a round has what the server made of the round before."""
+        if self._keys is None or self._keys[0] not in downlink:
+            return
+        vectors, weight = self._keys
+        received, index = downlink[vectors][0].clone(), request.round_index
         if index - 1 in self._rounds:
             self._rounds[index - 1]["aligned"] = received
-        if key in answers.uplink:
+        if vectors in answers.uplink:
             self._rounds[index] = {
                 "clients": torch.tensor(answers.trained),
                 "sent": received,
-                "own": answers.uplink[key].clone(),
-                "weight": answers.uplink[WEIGHTS[key]].clone(),
+                "own": answers.uplink[vectors].clone(),
+                "weight": answers.uplink[weight].clone(),
             }
         kept = {index, index - 1, request.best_round}
         self._rounds = {r: values for r, values in self._rounds.items() if r in kept}
-        return answers
 
     def at(self, round_index: int) -> ClassProxies | None:
         """The class vectors of a round, if there are any."""
         values = self._rounds.get(round_index, {})
         return ClassProxies(**values) if "aligned" in values else None
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, round_index: int) -> dict[str, Tensor]:
         """Everything remembered, by name: a part of a checkpoint."""
         return {f"{r}.{name}": value for r, values in self._rounds.items() for name, value in values.items()}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes back to what `tensors` held."""
-        rounds = sorted({int(name.split(".")[0]) for name in tensors})
-        self._rounds = {r: dict(tree.part_of(tensors, str(r))) for r in rounds}
 
 
 def _packed(tensor: Tensor) -> Json:

@@ -1,4 +1,4 @@
-"""A cell of a grid: one data set, algorithm, backbone and seed with all settings, and the key of its result.
+"""Rows of tables and their cells: an experiment with one seed each, and the key of its result.
 
 The key is a hash of everything that decides the result: every setting with its value (so a preset and the
 same values by hand are one cell), the clients' graphs and splits, and `RESULT_VERSION`. Names of tables and
@@ -14,17 +14,18 @@ import json
 import re
 import sys
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fedspray import algorithms
 from fedspray.data.federation import Federation
+from fedspray.errors import InputError
 from fedspray.experiment import Data, RunSettings
 from fedspray.federate import open_data
-from fedspray.runs.settings import build, build_for, deciding, describe
+from fedspray.runs.settings import Resolved, deciding, resolve
 
 RESULT_VERSION = 1
 """Raised when the same settings, data and seed give other numbers than before, and only then."""
@@ -33,26 +34,17 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One run of a grid, with its place in the tables."""
+class Row:
+    """A row of a table: an experiment under its names there. Its cells differ in the seed alone."""
 
     dataset: str
     """The data set's name in tables."""
     method: str
     """The method's name in tables: the algorithm's, or one given to it with certain settings."""
-    source: Mapping[str, Any]
-    """What names the data: `Experiment.source`."""
+    data: Data
     run: RunSettings
-    """Everything else; exactly one seed."""
-    validation_only: bool = False
-    """Nobody is a test node: for choosing settings."""
     label: str = ""
-    """What else to call it, for people."""
-
-    @property
-    def seed(self) -> int:
-        """Draws the split and everything else that is random."""
-        return self.run.seeds[0]
+    """Settings that were changed, for people."""
 
     @property
     def backbone(self) -> str:
@@ -60,13 +52,58 @@ class Cell:
         return self.run.backbone
 
     @cached_property
+    def resolved(self) -> Resolved:
+        """What is run, as objects."""
+        return resolve(self.run)
+
+    @property
     def settings(self) -> Json:
         """Every setting with its value."""
-        return describe(*build(self.run))
+        return self.resolved.values
+
+    def with_values(self, values: Mapping[str, Any]) -> Row:
+        """The same row with some settings changed."""
+        words = [self.label, *(f"{name}={value}" for name, value in values.items())]
+        run = replace(self.run, values={**self.run.values, **values})
+        return replace(self, run=run, label=", ".join(filter(None, words)))
+
+    def check(self) -> None:
+        """Refuses settings that this method or backbone does not have."""
+        try:
+            _ = self.resolved
+        except InputError as error:
+            raise InputError(f"{self.method}, {self.backbone}: {error}") from None
+
+    def cells(self, seeds: Sequence[int], *, validation_only: bool = False) -> list[Cell]:
+        """One cell for each seed."""
+        own = {each.name: getattr(self, each.name) for each in fields(Row)}
+        found = []
+        for seed in seeds:
+            run = replace(self.run, seeds=(seed,))
+            found.append(Cell(**{**own, "run": run}, validation_only=validation_only))
+            vars(found[-1])["resolved"] = replace(self.resolved, settings=run)  # whatever the seed
+        return found
+
+    def __getstate__(self) -> Json:
+        """Without the objects, whose classes a worker finds by their names."""
+        return {name: value for name, value in vars(self).items() if name != "resolved"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Row):
+    """A row with exactly one seed: one run."""
+
+    validation_only: bool = False
+    """Nobody is a test node: for choosing settings."""
+
+    @property
+    def seed(self) -> int:
+        """Draws the split and everything else that is random."""
+        return self.run.seeds[0]
 
     def federation(self) -> Federation:
         """The clients with the splits of this cell."""
-        federation = _open(json.dumps(dict(self.source), sort_keys=True))
+        federation = _open(self._source)
         if not self.run.keep_split:
             federation = federation.with_split(self.seed)
         return federation.without_test() if self.validation_only else federation
@@ -74,22 +111,23 @@ class Cell:
     def identity(self) -> Json:
         """All that decides the result."""
         federation = self.federation()
-        clients, _ = build_for(self.run, federation.roster)
+        clients = self.resolved.for_clients(federation.roster)
         names = [client.name for client in federation.clients]
         return {
             "result_version": RESULT_VERSION,
             "algorithm": self.run.algorithm,
             "backbone": self.run.backbone,
-            "settings": deciding(*build(self.run)),
+            "settings": deciding(self.resolved.algorithm, self.resolved.rounds),
             "backbone_of": {
                 name: {"backbone": self.run.backbone_of[name], "settings": deciding(clients[names.index(name)])}
                 for name in sorted(self.run.backbone_of)
             },
             "dtype": self.run.dtype,
             "seed": self.seed,
-            "graphs": _fingerprint(json.dumps(dict(self.source), sort_keys=True)),
+            "graphs": _fingerprint(self._source),
             "splits": federation.split_fingerprint(),
             "code": _outside_code(self.run),
+            **_later(self.run),
         }
 
     def key(self) -> str:
@@ -107,8 +145,12 @@ class Cell:
         keys = [_hash({**self.identity(), "algorithm": name}) for name in names]
         return [(key, self._name(name, key)) for name, key in zip(names, keys, strict=True)]
 
+    @property
+    def _source(self) -> str:
+        return json.dumps(self.data.to_json(), sort_keys=True)
+
     def _name(self, algorithm: str, key: str) -> str:
-        federation = _open(json.dumps(dict(self.source), sort_keys=True))
+        federation = _open(self._source)
         words = f"{federation.name}-{algorithm}-{self.run.backbone}-seed{self.seed}"
         return re.sub(r"[^A-Za-z0-9.-]+", "_", words) + f"-{key[:16]}"
 
@@ -130,6 +172,12 @@ def _open(source: str) -> Federation:
 @lru_cache(maxsize=64)
 def _fingerprint(source: str) -> str:
     return _open(source).fingerprint()
+
+
+def _later(run: RunSettings) -> Json:
+    """Settings of the run itself that were added later, where they differ from what was before."""
+    values = {each.name: (getattr(run, each.name), each.metadata.get("neutral", ...)) for each in fields(run)}
+    return {name: value for name, (value, neutral) in values.items() if neutral is not ... and value != neutral}
 
 
 def _outside_code(run: RunSettings) -> dict[str, str]:

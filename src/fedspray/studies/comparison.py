@@ -9,8 +9,8 @@ from typing import Any
 
 from fedspray.evaluation.metrics import METRICS
 from fedspray.runs.result import spread
+from fedspray.studies.cells import Row
 from fedspray.studies.grid import Outcome
-from fedspray.studies.plan import Row
 from fedspray.studies.results import CellResult
 from fedspray.studies.statistics import COMPARED, Tally, bootstrap, holm, paired_t, wilcoxon
 

@@ -182,4 +182,4 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
 
 
 def _loose_kind(cell: Cell) -> tuple[Any, ...]:
-    return sorted((name, str(value)) for name, value in cell.source.items()), cell.backbone
+    return sorted((name, str(value)) for name, value in cell.data.to_json().items()), cell.backbone

@@ -23,14 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedspray import algorithms
 from fedspray.errors import InputError, unknown
 from fedspray.experiment import Data, Experiment, RunSettings, data_knobs
-from fedspray.runs.settings import build, check_meaning, describe
-from fedspray.studies.cells import Cell
+from fedspray.runs.settings import check_meaning
+from fedspray.studies.cells import Row
 from fedspray.studies.tuning import TunePlan
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
 
@@ -55,55 +56,6 @@ class Rule:
 
     owners: tuple[str, ...]
     values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of a table: its cells differ in the seed alone."""
-
-    dataset: str
-    method: str
-    source: Mapping[str, Any]
-    run: RunSettings
-    label: str = ""
-    """Settings that were changed, for people."""
-
-    @property
-    def backbone(self) -> str:
-        """The backbone's name."""
-        return self.run.backbone
-
-    @property
-    def settings(self) -> Json:
-        """Every setting with its value."""
-        return describe(*build(self.run))
-
-    def with_values(self, values: Mapping[str, Any]) -> Row:
-        """The same row with some settings changed."""
-        words = [self.label, *(f"{name}={value}" for name, value in values.items())]
-        run = replace(self.run, values={**self.run.values, **values})
-        return replace(self, run=run, label=", ".join(filter(None, words)))
-
-    def check(self) -> None:
-        """Refuses settings that this method or backbone does not have."""
-        try:
-            build(self.run)
-        except InputError as error:
-            raise InputError(f"{self.method}, {self.backbone}: {error}") from None
-
-    def cells(self, seeds: Sequence[int], *, validation_only: bool = False) -> list[Cell]:
-        """One cell for each seed."""
-        return [
-            Cell(
-                dataset=self.dataset,
-                method=self.method,
-                source=self.source,
-                run=replace(self.run, seeds=(seed,)),
-                validation_only=validation_only,
-                label=self.label,
-            )
-            for seed in seeds
-        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +129,10 @@ class Plan:
 
     def rows(self) -> list[Row]:
         """Every data set with every backbone and every method, in this order."""
+        return list(self._rows)
+
+    @cached_property
+    def _rows(self) -> list[Row]:
         return [
             self._row(dataset, backbone, method)
             for dataset in self.datasets
@@ -202,7 +158,7 @@ class Plan:
             if set(rule.owners) <= {dataset, backbone, method.name}:
                 values |= rule.values
         run = replace(shared, algorithm=method.algorithm, backbone=backbone, preset=method.preset, values=values)
-        return Row(dataset=dataset, method=method.name, source=self.datasets[dataset].located().to_json(), run=run)
+        return Row(dataset=dataset, method=method.name, data=self.datasets[dataset].located(), run=run)
 
     def _names(self) -> list[str]:
         """Of data sets, methods and backbones; refuses names that cannot be told apart, or not be shown in a line."""

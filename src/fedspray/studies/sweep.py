@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from fedspray.errors import InputError
-from fedspray.experiment import data_knobs
+from fedspray.experiment import Data, data_knobs
 from fedspray.runs.settings import check_meaning
+from fedspray.studies.cells import Row
 from fedspray.studies.comparison import Entry, figures
-from fedspray.studies.plan import Plan, Row
+from fedspray.studies.plan import Plan
 from fedspray.studies.statistics import COMPARED
 
 Json = dict[str, Any]
@@ -38,7 +39,7 @@ def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[An
         for row in plan.rows():
             changed = _with_data(row, setting, value) if setting in data_knobs() else row.with_values({setting: value})
             changed.check()
-            shown = changed.source[setting] if setting in data_knobs() else changed.settings[setting]
+            shown = changed.data.to_json()[setting] if setting in data_knobs() else changed.settings[setting]
             found.append((shown, changed))
     read = [shown for shown, _ in found[:: len(plan.rows())]]
     twice = next((shown for i, shown in enumerate(read) if shown in read[:i]), None)
@@ -60,5 +61,5 @@ def _with_data(row: Row, setting: str, value: Any) -> Row:
     if setting in _NAMED:
         others = ", ".join(name for name in data_knobs() if name not in _NAMED)
         raise InputError(f"{setting} cannot be swept, but any setting can, and {others}")
-    source = {**row.source, setting: data_knobs()[setting].read(value)}
-    return replace(row, source=source, label=f"{setting}={value}")
+    data = Data.of(**{**row.data.to_json(), setting: data_knobs()[setting].read(value)})
+    return replace(row, data=data, label=f"{setting}={value}")

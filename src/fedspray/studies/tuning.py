@@ -34,9 +34,8 @@ from fedspray.seeds import generator
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table, is_whole
 
 if TYPE_CHECKING:
-    from fedspray.studies.cells import Cell
+    from fedspray.studies.cells import Cell, Row
     from fedspray.studies.grid import Outcome
-    from fedspray.studies.plan import Row
 
 Json = dict[str, Any]
 Values = dict[str, Any]

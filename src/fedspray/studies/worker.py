@@ -79,7 +79,8 @@ def _run(job: Job) -> None:
         raise InputError(f"the data of {cell} are not the same here as where the grid was begun")
     federation = cell.federation()
     # `with_split` draws the same splits again; only those without test nodes have to be handed over.
-    settings = replace(cell.run, keep_split=True) if cell.validation_only else cell.run
+    kept = replace(cell.run, keep_split=True) if cell.validation_only else cell.run
+    run = replace(cell.resolved, settings=kept)
     if folder.exists() and not _can_go_on(folder):
         shutil.rmtree(folder)
 
@@ -89,9 +90,9 @@ def _run(job: Job) -> None:
 
     def run_or_go_on() -> RunResult:
         if not folder.exists():
-            source = None if cell.validation_only else dict(cell.source)
-            begin(folder, federation, settings, source, threads=job.threads)
-        return carry_out(federation, settings, folder, threads=job.threads, on_record=stop_if_orphaned)
+            source = None if cell.validation_only else cell.data.to_json()
+            begin(folder, federation, run, source, threads=job.threads)
+        return carry_out(federation, run, folder, threads=job.threads, on_record=stop_if_orphaned)
 
     was_begun = folder.exists()
     try:

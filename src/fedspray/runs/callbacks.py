@@ -1,0 +1,184 @@
+"""Who listens to a run: the log of its rounds, checkpoints, and whatever a user wants to do after a round."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor
+
+from fedspray.engine.rounds import Answers, Progress
+from fedspray.engine.worker import Request
+from fedspray.errors import disk_full_at
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+from fedspray.runs import store
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+    from fedspray.runs.conduct import Host
+    from fedspray.runs.result import SeedResult
+
+Json = dict[str, Any]
+OnRecord = Callable[[int, Json], None]
+"""Called with the seed and every round's record."""
+
+
+class Callback:
+    """Listens to a run; a subclass says what to do. What it raises stops the run, which can be resumed."""
+
+    def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
+        """Clients answered; messages must not be changed."""
+
+    def on_record(self, seed: int, record: Json) -> None:
+        """The record of a round is complete: one exchange after the round, when its model was evaluated."""
+
+    def on_round(self, seed: int, progress: Progress) -> None:
+        """A round is over; also where a seed goes on from its checkpoint, and when its last exchange is over."""
+
+    def on_end(self, seed: int, result: SeedResult) -> None:
+        """A seed is done."""
+
+
+class Listener(Callback):
+    """Passes records on to a function."""
+
+    def __init__(self, on_record: OnRecord) -> None:
+        self._on_record = on_record
+
+    def on_record(self, seed: int, record: Json) -> None:
+        """Calls the function."""
+        self._on_record(seed, record)
+
+
+class Listeners:
+    """Everybody who listens to one seed, in order."""
+
+    def __init__(self, seed: int, callbacks: Sequence[Callback]) -> None:
+        self._seed, self._callbacks = seed, callbacks
+
+    def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
+        """Tells all."""
+        for each in self._callbacks:
+            each.on_exchange(request, downlink, answers)
+
+    def on_record(self, record: Json) -> None:
+        """Tells all."""
+        for each in self._callbacks:
+            each.on_record(self._seed, record)
+
+    def on_round(self, progress: Progress) -> None:
+        """Tells all."""
+        for each in self._callbacks:
+            each.on_round(self._seed, progress)
+
+    def on_end(self, result: SeedResult) -> None:
+        """Tells all."""
+        for each in self._callbacks:
+            each.on_end(self._seed, result)
+
+
+class Log(Callback):
+    """The records of a seed, in memory and, where there is a folder, on disk and for TensorBoard."""
+
+    def __init__(self, folder: Path | None, progress: Progress) -> None:
+        self._folder = folder
+        self._file: store.RecordFile | None = None
+        self._writer: SummaryWriter | None = None
+        self._memory: list[Json] = []
+        if folder is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            done = max(0, progress.round_index - 1)
+            self._file = store.RecordFile(folder / store.RECORDS, keep=done)
+            with disk_full_at(folder):
+                self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
+
+    @property
+    def records(self) -> list[Json]:
+        """All records so far."""
+        return self._memory if self._file is None else self._file.records
+
+    def on_record(self, seed: int, record: Json) -> None:
+        """Adds a round's record."""
+        if self._folder is None or self._file is None or self._writer is None:
+            self._memory.append(record)
+            return
+        self._file.add(record)
+        with disk_full_at(self._folder):
+            for part in ("train", "val", "test"):
+                for name in ("loss", "overall", "minority"):
+                    if record[part][name] is not None:
+                        self._writer.add_scalar(f"{part}/{name}", record[part][name], record["round"])
+
+    def flush(self) -> None:
+        """Makes sure that the records are on disk."""
+        if self._file is not None:
+            self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._folder is not None and self._file is not None and self._writer is not None:
+            with disk_full_at(self._folder), contextlib.closing(self._writer):
+                self._file.close()
+
+
+class Saver(Callback):
+    """Writes checkpoints: every N rounds, or (by default) so seldom that they cost under 5% of the time.
+
+    What a checkpoint holds is taken when its round ends: an exchange that fails later leaves no trace in it.
+
+    Args:
+        folder: the seed's; None keeps nothing.
+        host: the clients.
+        parts: what else a checkpoint holds, by its name: the tensors of a round.
+        log: is on disk before a checkpoint is.
+        every: rounds between checkpoints; None goes by time.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        host: Host,
+        parts: dict[str, Callable[[int], dict[str, Tensor]]],
+        log: Log,
+        every: int | None,
+    ) -> None:
+        self._folder, self._host, self._log, self._every = folder, host, log, every
+        self._parts = {"engine": host.tensors, **parts}
+        self._unsaved: tuple[dict[str, Tensor], Json] | None = None
+        self._cost, self._last = 0.05, time.perf_counter()
+
+    def on_round(self, seed: int, progress: Progress) -> None:
+        """Remembers where the run is and, if it is time, saves it."""
+        if self._folder is None or progress.detail:
+            return
+        tensors = tree.flatten(progress.server, "server")
+        for name, part in self._parts.items():
+            tensors |= tree.prefixed(name, part(progress.round_index))
+        names = ("round_index", "best_round", "best_score", "validation", "pending", "detail")
+        known = {name: getattr(progress, name) for name in names}
+        self._unsaved = tensors, {"progress": known, "blocks": self._host.blocks}
+        now = time.perf_counter()
+        if progress.round_index % self._every == 0 if self._every else now - self._last > 40 * self._cost:
+            self.save()
+
+    def save(self) -> None:
+        """Writes the last finished round as the checkpoint, if that is not done yet."""
+        if self._folder is None or self._unsaved is None:
+            return
+        began = time.perf_counter()
+        self._log.flush()
+        store.write_checkpoint(self._folder, *self._unsaved)
+        self._unsaved = None
+        self._last = time.perf_counter()
+        self._cost = max(0.05, self._last - began)
