@@ -5,7 +5,8 @@ python safety.py FOLDER > safety.csv
 pair: how (w, a) is chosen. errors: the rule without safety. floor: the same, among pairs that are behind the GNN alone
 on neither metric. floor3: nor by their loss. loss: w with the smallest loss, then a by the same rule.
 alone: what a client does that is clearly behind its own GNN on its own validation nodes: -: nothing; now: it uses the
-GNN of the round; kept: its GNN of the round with the smallest validation loss so far. z: how many standard errors
+GNN of the round; kept: its GNN of the round with the smallest validation loss so far; kept*: the same, and the round
+is reported whose models have the smallest loss, instead of the smallest loss of the blend. z: how many standard errors
 "clearly" is.
 """
 
@@ -83,6 +84,8 @@ def pick(rule: str, counts: Tensor, losses: Tensor, size: float) -> tuple[int, i
 
 def judged(trace: Trace, rule: str, alone: str, z: float, fading: float = 0.5) -> Any:
     """The reported round: its loss, which nodes it gets right, its number, w, a, the share of clients alone."""
+    blend_alone = not alone.endswith("*")
+    alone = alone.rstrip("*")
     counts, losses, size = torch.zeros(2, 11, 8), torch.zeros(11), 0.0
     kept = torch.full((trace.num_clients,), 1e9)
     kept_scores = trace.own[0].clone()
@@ -111,7 +114,8 @@ def judged(trace: Trace, rule: str, alone: str, z: float, fading: float = 0.5) -
         scores = (1 - BLENDS[w]) * trace.own[t] + BLENDS[w] * trace.taught[t]
         shifted = scores - SHIFTS[a] * trace.shares
         own = trace.own[t] if alone == "now" else kept_scores
-        scores = torch.where(alones[trace.owners, None], own, scores)
+        if not blend_alone:
+            scores = torch.where(alones[trace.owners, None], own, scores)
         shifted = torch.where(alones[trace.owners, None], own, shifted)
         loss = float(trace.loss(scores)[trace.val].mean())
         if best is None or loss < best[0]:
@@ -135,7 +139,7 @@ def hurt(trace: Trace, right: Tensor, reference: Tensor) -> Any:
 
 
 WAYS = [(rule, "-", 0.0) for rule in ("errors", "floor", "floor3", "loss")]
-WAYS += [("floor3", "now", 1.0), ("floor3", "kept", 0.5), ("floor3", "kept", 1.0), ("floor3", "kept", 2.0)]
+WAYS += [("floor3", "now", 1.0), ("floor3", "kept*", 1.0), *(("floor3", "kept", z) for z in (0.5, 1.0, 2.0))]
 
 if __name__ == "__main__":
     rows: dict[tuple[str, ...], list[Any]] = defaultdict(list)

@@ -273,6 +273,7 @@ class GateServer:
     encoder: Params
     optimizer: AdamState
     choice_counts: Tensor
+    choice_losses: Tensor
     num_val: Tensor
     gate: Params
     gate_optimizer: AdamState
@@ -299,7 +300,7 @@ class Gated(FedSpray2):
         """With a gate that gives both the same say."""
         own = super().init_server(task, seed)
         gate = {name: torch.zeros(4 + len(self.experts)) for name in self.experts}
-        return GateServer(own.encoder, own.optimizer, own.choice_counts, own.num_val, gate, AdamState.zeros(gate, 1))
+        return GateServer(**vars(own), gate=gate, gate_optimizer=AdamState.zeros(gate, 1))
 
     def broadcast(self, server: Any, client_ids: Sequence[int]) -> Message:
         """And the gate."""
@@ -322,7 +323,7 @@ class Gated(FedSpray2):
         steps = Adam(server.gate, server.gate_optimizer, lr=self.gate_lr, weight_decay=self.gate_decay)
         total = message["num_val"].sum().clamp(min=1)
         steps.follow({name: value.sum(dim=0) / total for name, value in part_of(message, "gate").items()})
-        return GateServer(own.encoder, own.optimizer, own.choice_counts, own.num_val, *steps.result())
+        return GateServer(*vars(own).values(), *steps.result())
 
     def _said(self, client: Any, message: Message, batch: GraphBatch) -> tuple[Tensor, ...]:
         """The experts' log probabilities."""
@@ -357,7 +358,8 @@ class Gated(FedSpray2):
         both = torch.stack([right, right & minority]).movedim(2, 0).to(mixed.dtype)
         counts = mixed.new_zeros(batch.num_clients, *both.shape[1:]).index_add(0, owners, both)
         num_val = mixed.new_zeros(batch.num_clients).index_add(0, owners, mixed.new_ones(len(owners)))
-        return {"choice_counts": counts[:, :, None], "num_val": num_val}
+        none = mixed.new_zeros(batch.num_clients, 1)
+        return {"choice_counts": counts[:, :, None], "choice_losses": none, "num_val": num_val}
 
     def loss_logits(self, client: Any, message: Message, batch: GraphBatch) -> Tensor:
         """The gate's mix."""

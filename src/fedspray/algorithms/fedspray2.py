@@ -352,8 +352,12 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         """log ŷ and log p of all nodes, [N, C] each."""
         return self.backbone.logits(client.gnn, batch).log_softmax(dim=1), self._teach(message, batch)[2]
 
-    def _blended(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """(1-w) log ŷ + w log p."""
+    def loss_logits(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The blend, (1-w) log ŷ + w log p: neither the shift nor a client's own GNN have a say in the reported round.
+
+        The shift moves the decision, and is not meant as a probability. Rounds in which more clients go back to their
+        GNNs would seem worse.
+        """
         own, taught = self._both(client, message, batch)
         share = ops.per_row(message["blend"], batch.rows)[:, None]
         return (1 - share) * own + share * taught
@@ -361,26 +365,19 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     def _shifted(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The blend, shifted towards classes that are rare at the client."""
         offsets = message["shift"][:, None] * client.log_shares
-        return self._blended(client, message, batch) - ops.per_row(offsets, batch.rows)
+        return self.loss_logits(client, message, batch) - ops.per_row(offsets, batch.rows)
 
     def _kept_logits(self, client: ClientState, batch: GraphBatch) -> Tensor:
         return remember(
             batch, "fedspray2 kept", client.kept, lambda: self.backbone.logits(client.kept, batch).log_softmax(dim=1)
         )
 
-    def _or_alone(self, logits: Tensor, client: ClientState, batch: GraphBatch) -> Tensor:
-        """The logits, or those of the kept GNN where a client went back to it."""
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The shifted blend, or what the kept GNN says where a client went back to it."""
+        logits = self._shifted(client, message, batch)
         if client.alone is None or not client.alone.any():
             return logits
         return torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), logits)
-
-    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The shifted blend, or the client's own GNN."""
-        return self._or_alone(self._shifted(client, message, batch), client, batch)
-
-    def loss_logits(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The blend without the shift, which moves the decision and is not meant as a probability; or the own GNN."""
-        return self._or_alone(self._blended(client, message, batch), client, batch)
 
 
 def label_histograms(labels: Tensor, batch: GraphBatch) -> Tensor:
