@@ -13,6 +13,7 @@ from fedspray.algorithms.base import Outputs
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation
 from fedspray.experiment import RunSettings
+from fedspray.messages import combine
 from fedspray.nn.tree import Message
 from fedspray.runs.settings import resolve
 from fedspray.testing import Play as Play
@@ -23,6 +24,11 @@ from fedspray.testing import same as same
 def build(name: str, backbone: str = "gcn", *, preset: str | None = None, **values: Any) -> Any:
     """An algorithm by name, with any settings of its own and of its backbone."""
     return resolve(RunSettings(algorithm=name, backbone=backbone, preset=preset, values=values)).algorithm
+
+
+def take_in(algorithm: Any, server: Any, uplink: Message, client_ids: Sequence[int]) -> Any:
+    """The server after a round in which these clients sent this."""
+    return algorithm.server_update(server, combine(algorithm.uplink, uplink), client_ids)
 
 
 def last_loss(algorithm: Any, client: Any, message: Message, batch: GraphBatch) -> Callable[[Outputs], Tensor]:

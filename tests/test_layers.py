@@ -19,7 +19,7 @@ _BASE = {"display", "errors", "files", "seeds", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
 _EXPERIMENT = _DATA | {"datasets", "partitioners", "experiment"}
-_ALGORITHMS = _NN | {"backbones", "algorithms"}
+_ALGORITHMS = _NN | {"messages", "backbones", "algorithms"}
 _ENGINE = _ALGORITHMS | {"evaluation", "experiment", "engine"}
 _FEDERATE = _EXPERIMENT | {"federate"}
 
@@ -30,17 +30,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "seeds": _BASE,
     "plugins": _BASE,
     "data": _DATA,
+    "tables": _DATA | {"tables"},
     "datasets": _DATA | {"datasets"},
     "partitioners": _DATA | {"partitioners"},
     "experiment": _EXPERIMENT,
     "federate": _FEDERATE,
     "nn": _NN,
+    "messages": _NN | {"messages"},
     "backbones": _NN | {"backbones"},
     "algorithms": _ALGORITHMS,
     "evaluation": _NN | {"evaluation"},
     "engine": _ENGINE,
     "objects": _ALGORITHMS | {"objects"},
-    "runs": _ENGINE | _FEDERATE | {"runs"},
+    "runs": _ENGINE | _FEDERATE | {"tables", "runs"},
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
     "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
     "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},

@@ -72,7 +72,12 @@ class Secretive(Sound):
 
 @dataclass(frozen=True, kw_only=True)
 class Boastful(fs.FedAvg):
-    uplink: ClassVar[dict[str, str]] = {**fs.FedAvg.uplink, "prototypes": "class means"}
+    uplink: ClassVar[fs.messages.Declared] = {**fs.FedAvg.uplink, "prototypes": "class means"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weightless(fs.FedAvg):
+    uplink: ClassVar[fs.messages.Declared] = {**fs.FedAvg.uplink, "gnn.*": fs.messages.mean("GNN", weight="size")}
 
 
 class Flat(Sound):
@@ -124,6 +129,7 @@ class IdlePreset(fs.FedAvg):
         (ByPlace, "stacked_as_alone"),
         (Secretive, "messages_documented"),
         (Boastful, "messages_documented"),
+        (Weightless, "sums_suffice"),
         (Flat, "messages_documented"),
         (Forgetful, "states_hold_everything"),
         (Greedy, "snapshot_predicts"),

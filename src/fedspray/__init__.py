@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedspray import algorithms as algorithms
     from fedspray import backbones as backbones
     from fedspray import datasets as datasets
+    from fedspray import messages as messages
     from fedspray import testing as testing
     from fedspray.algorithms.apfl import APFL as APFL
     from fedspray.algorithms.base import Algorithm as Algorithm
@@ -159,6 +160,7 @@ _MODULES = {
     "algorithms": "fedspray.algorithms",
     "backbones": "fedspray.backbones",
     "datasets": "fedspray.datasets",
+    "messages": "fedspray.messages",
     "ops": "fedspray.nn.ops",
     "testing": "fedspray.testing",
 }

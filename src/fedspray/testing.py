@@ -23,6 +23,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation, Task
 from fedspray.data.graph import Graph
+from fedspray.messages import addends, combine, fates, from_sums, key_of
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -86,10 +87,13 @@ def arguments_unchanged(algorithm: Algorithm[Any, Any]) -> None:
     before = copy.deepcopy((server, client, message))
     _, uplink = algorithm.client_update(client, message, batch, 0)
     sent = copy.deepcopy(uplink)
-    algorithm.server_update(server, uplink, ids)
+    combined = combine(algorithm.uplink, uplink)
+    received = copy.deepcopy(combined)
+    algorithm.server_update(server, combined, ids)
     algorithm.predict(client, message, batch)
-    names = ("the server's state", "the clients' states", "the downlink", "the uplink")
-    for name, now, then in zip(names, (server, client, message, uplink), (*before, sent), strict=True):
+    names = ("the server's state", "the clients' states", "the downlink", "the uplink", "what the server received")
+    both = zip((server, client, message, uplink, combined), (*before, sent, received), strict=True)
+    for name, (now, then) in zip(names, both, strict=True):
         _hold(same(now, then), arguments_unchanged, f"{name} was changed in place")
 
 
@@ -122,7 +126,8 @@ def messages_documented(algorithm: Algorithm[Any, Any]) -> None:
     downlink = algorithm.broadcast(tree.cast(algorithm.init_server(federation.task, 0), batch.dtype), ids)
     _check_keys("downlink", downlink, algorithm.downlink)
     client = algorithm.init_clients(federation.task, batch, 0)
-    _check_keys("uplink", algorithm.client_update(client, downlink, batch, 0)[1], algorithm.uplink)
+    texts = {pattern: key.text for pattern, key in fates(algorithm.uplink).items()}
+    _check_keys("uplink", algorithm.client_update(client, downlink, batch, 0)[1], texts)
 
 
 def _check_keys(way: str, message: Message, listed: Mapping[str, str]) -> None:
@@ -136,6 +141,16 @@ def _check_keys(way: str, message: Message, listed: Mapping[str, str]) -> None:
     _hold(not missing, messages_documented, f"`{way}` lists {missing}, which does not travel")
     odd = [key for key, value in message.items() if len(value) != 3]
     _hold(not odd, messages_documented, f"{odd} has not one row for each client")
+
+
+def sums_suffice(algorithm: Algorithm[Any, Any]) -> None:
+    """Every mean comes out the same where a protocol gives the server nothing but sums."""
+    game = _played(algorithm, ragged_federation(), [0, 1, 2])
+    uplink, declared = game.uplinks[-1], algorithm.uplink
+    own = {name: value for name, value in uplink.items() if key_of(declared, name).fate == "each"}
+    sums = {name: value.sum(dim=0) for name, value in addends(declared, uplink).items()}
+    plain, added = combine(declared, uplink), from_sums(declared, sums, own)
+    _hold(same(plain, added, 1e-6), sums_suffice, "a mean differs from the ratio of its sums by more than 1e-6")
 
 
 def states_hold_everything(algorithm: Algorithm[Any, Any]) -> None:
@@ -175,6 +190,7 @@ def awkward_clients(algorithm: Algorithm[Any, Any]) -> None:
 
 RULES: tuple[Rule, ...] = (
     messages_documented,
+    sums_suffice,
     same_seed_same_bits,
     arguments_unchanged,
     no_data_of_others,
@@ -274,7 +290,8 @@ class Play:
             uplinks.append(uplink)
         joined = {name: torch.cat([uplink[name] for uplink in uplinks]) for name in uplinks[0]}
         self.uplinks.append(_rows(joined, arrived, sorted(arrived)))
-        self.server = self.algorithm.server_update(self.server, self.uplinks[-1], sorted(arrived))
+        combined = combine(self.algorithm.uplink, self.uplinks[-1])
+        self.server = self.algorithm.server_update(self.server, combined, sorted(arrived))
 
     def predict(self) -> dict[int, Tensor]:
         """Logits of each client, [N_k, C]."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from play import Play, Watched, build
+from play import Play, Watched, build, take_in
 from toys import awkward_federation, permuted_federation, ragged_federation, stack
 
 from fedspray import backbones
@@ -75,12 +75,14 @@ def test_w_is_averaged_by_training_nodes_or_uniformly() -> None:
     server = cast(algorithm.init_server(Task(5, 3), 0), batch.dtype)
     values = torch.arange(3.0, dtype=torch.float64)[:, None, None].expand(3, 5, 3)
     message = {"gnn.linear.weight": values, "num_train": torch.tensor([6.0, 2.0, 0.0])}
-    by_nodes = algorithm.server_update(server, message, (0, 1, 2)).gnn["linear.weight"]
+    by_nodes = take_in(algorithm, server, message, (0, 1, 2)).gnn["linear.weight"]
     assert torch.allclose(by_nodes, torch.full_like(by_nodes, 2 / 8))
-    alike = replace(algorithm, weighting="uniform").server_update(server, message, (0, 1, 2)).gnn["linear.weight"]
-    assert torch.allclose(alike, torch.full_like(alike, 1 / 2))  # the third has no training nodes, hence no say
+    alike = take_in(algorithm, server, {**message, "num_train": message["num_train"].sign()}, (0, 1, 2))
+    assert torch.allclose(alike.gnn["linear.weight"], torch.full((5, 3), 1 / 2, dtype=torch.float64))
+    uniform = Play(replace(algorithm, weighting="uniform"), stack(awkward_federation()), rounds=1)
+    assert uniform.uplinks[0]["num_train"].tolist() == [1, 1, 1, 0]  # the last has no training nodes, hence no say
     nobody = {**message, "num_train": torch.zeros(3)}
-    assert algorithm.server_update(server, nobody, (0, 1, 2)) is server
+    assert take_in(algorithm, server, nobody, (0, 1, 2)) is server
 
 
 # ---- α ------------------------------------------------------------------------------------------

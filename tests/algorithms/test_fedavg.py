@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from play import Play, build, play, same
+from play import Play, build, play, same, take_in
 from toys import awkward_federation, ragged_federation, stack
 
 from fedspray.algorithms.base import supervised_loss
@@ -26,9 +26,7 @@ def uplink(values: list[float], num_train: list[float]) -> Message:
 
 
 def averaged(message: Message) -> float:
-    server = build("fedavg").server_update(
-        ServerState({"w": torch.tensor([9.0])}), message, range(len(message["gnn.w"]))
-    )
+    server = take_in(build("fedavg"), ServerState({"w": torch.tensor([9.0])}), message, range(len(message["gnn.w"])))
     return float(server.gnn["w"])
 
 
@@ -87,7 +85,7 @@ def test_identical_clients_are_local(reset: bool) -> None:
     server, client = Play(algorithm, stack(federation, [1])).server, algorithm.init_clients(federation.task, batch, 0)
     for index in range(4):
         client, sent = algorithm.client_update(client, algorithm.broadcast(server, range(3)), batch, index)
-        server = algorithm.server_update(server, sent, range(3))
+        server = take_in(algorithm, server, sent, range(3))
     assert same(server.gnn, {name: value[0] for name, value in alone.client.gnn.items()}, 1e-10)
 
 

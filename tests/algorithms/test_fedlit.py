@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from play import Play, build, finite, same
+from play import Play, build, finite, same, take_in
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 from toys import awkward_federation, ragged_federation, stack
@@ -272,7 +272,7 @@ def test_a_client_without_edges_moves_no_channel() -> None:
     game.round(0)
     assert not game.uplinks[0]["type_counts"][1].any()
     without = {name: value[[0, 2]] for name, value in game.uplinks[0].items()}
-    others = game.algorithm.server_update(before, without, (0, 2))
+    others = take_in(game.algorithm, before, without, (0, 2))
     assert torch.allclose(game.server.centres, others.centres)
     for name, value in game.server.gnn.items():
         assert torch.allclose(value, others.gnn[name]) == name.startswith("channels.")

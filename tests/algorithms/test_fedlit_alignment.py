@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from play import Play, build, same
+from play import Play, build, same, take_in
 from torch import Tensor
 from toys import ragged_federation, stack
 
@@ -89,7 +89,7 @@ def test_averages_by_hand() -> None:
         "type_counts": torch.tensor([[6.0, 2.0], [0.0, 7.0]]),
         "num_train": torch.tensor([10.0, 30.0]),
     }
-    after = algorithm.server_update(server, uplink, (0, 3))
+    after = take_in(algorithm, server, uplink, (0, 3))
     assert after.gnn["project.weight"].item() == pytest.approx(7)
     # type 0: (10·1 + 30·5) / 40 = 4; type 1: client 0 alone
     assert after.gnn["channels.conv1.weight"].flatten().tolist() == pytest.approx([4, 2])
@@ -103,9 +103,9 @@ def test_averages_by_hand() -> None:
         "empty_types": [],
         "matching_cosine": [1.0, 1.0],
     }
-    uniform = replace(algorithm, branch_weights="uniform").server_update(server, uplink, (0, 3))
+    uniform = take_in(replace(algorithm, branch_weights="uniform"), server, uplink, (0, 3))
     assert uniform.gnn["channels.conv1.weight"].flatten().tolist() == pytest.approx([3, 2])
-    nobody = algorithm.server_update(server, {**uplink, "num_train": torch.zeros(2)}, (0, 3))
+    nobody = take_in(algorithm, server, {**uplink, "num_train": torch.zeros(2)}, (0, 3))
     assert nobody.gnn["project.weight"].item() == 0
     assert nobody.gnn["channels.conv1.weight"].flatten().tolist() == [-1, -1]
 

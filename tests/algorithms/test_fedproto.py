@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from play import Play, build, last_loss, play, same
+from play import Play, build, last_loss, play, same, take_in
 from toys import ragged_federation, stack
 
 from fedspray import backbones
@@ -90,13 +90,19 @@ def uplink_by_hand() -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize(("weighting", "expected"), [("train", (1 * 2 + 4 * 1) / 3), ("uniform", (1 + 4) / 2)])
-def test_absent_classes_have_no_say(weighting: str, expected: float) -> None:
-    algorithm = FedProto(backbone=backbones.make("gcn"), weighting=weighting)
+def test_absent_classes_have_no_say() -> None:
+    algorithm = FedProto(backbone=backbones.make("gcn"))
     before = ServerState(torch.tensor([[0.0], [0.0], [9.0]]), torch.tensor([0.0, 0.0, 1.0]))
-    after = algorithm.server_update(before, uplink_by_hand(), (0, 1))
-    assert torch.allclose(after.prototypes, torch.tensor([[expected], [7.0], [9.0]]))  # class 2 keeps its own
+    after = take_in(algorithm, before, uplink_by_hand(), (0, 1))
+    assert torch.allclose(after.prototypes, torch.tensor([[2.0], [7.0], [9.0]]))  # (1·2 + 4·1) / 3; class 2 keeps 9
     assert after.known.tolist() == [1, 1, 1]
+
+
+def test_uniform_weights_say_only_which_classes_a_client_has() -> None:
+    by_nodes, alike = (play("fedproto", ragged_federation(), weighting=w, rounds=1) for w in ("train", "uniform"))
+    counts, signs = (game.uplinks[0]["class_counts"] for game in (by_nodes, alike))
+    assert counts.max() > 1
+    assert torch.equal(signs, counts.sign())
 
 
 def test_a_class_that_nobody_ever_had_is_never_predicted() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from play import Play, build, same
+from play import Play, build, same, take_in
 from toys import ragged_federation, stack
 
 from fedspray import backbones
@@ -72,7 +72,7 @@ def five_node_round() -> tuple[ServerState, ClientState, dict[str, torch.Tensor]
     )
     message = algorithm.broadcast(server, (0, 1))
     client, uplink = algorithm.client_update(client, message, batch, seed=0)
-    return algorithm.server_update(server, uplink, (0, 1)), client, uplink
+    return take_in(algorithm, server, uplink, (0, 1)), client, uplink
 
 
 def close(actual: torch.Tensor, expected: Any) -> bool:
@@ -146,7 +146,7 @@ def test_a_class_that_nobody_holds_keeps_its_proxy() -> None:
         "class_ratios": torch.tensor([[1.0, 0.0], [0.5, 0.0]]),
         "num_train": torch.tensor([4.0, 4.0]),
     }
-    aligned = algorithm.server_update(server, uplink, (0, 1)).class_proxies
+    aligned = take_in(algorithm, server, uplink, (0, 1)).class_proxies
     # class 0: (1·5 + ½·7) / 1.5 = 17/3 and (1·6 + ½·8) / 1.5 = 20/3; class 1 is held by nobody
     assert torch.allclose(aligned, torch.tensor([[17 / 3, 20 / 3], [3.0, 4.0]]))
 
@@ -160,7 +160,7 @@ def test_proxies_are_aligned_by_ratio_not_by_size() -> None:
         "num_train": torch.tensor([10.0, 1000.0]),
     }
     server = ServerState({}, torch.zeros(1, 1), torch.zeros(0))
-    assert algorithm.server_update(server, uplink, (0, 1)).class_proxies.item() == pytest.approx(1 / 1.1)
+    assert take_in(algorithm, server, uplink, (0, 1)).class_proxies.item() == pytest.approx(1 / 1.1)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from play import Play, build, finite, same
+from play import Play, build, finite, same, take_in
 from torch import Tensor
 from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
@@ -162,8 +162,8 @@ def test_the_teacher_is_that_of_the_pooled_data(sparse: bool) -> None:
 def test_the_server_needs_nothing_but_sums() -> None:
     game = Play(build("fedspray2"), stack(ragged_federation()), rounds=2)
     sums = {name: value.sum(dim=0, keepdim=True) for name, value in game.uplinks[-1].items()}
-    each = game.algorithm.server_update(game.server, game.uplinks[-1], (0, 1, 2))
-    assert same(each, game.algorithm.server_update(game.server, sums, (0,)), 1e-12)
+    each = take_in(game.algorithm, game.server, game.uplinks[-1], (0, 1, 2))
+    assert same(each, take_in(game.algorithm, game.server, sums, (0,)), 1e-12)
 
 
 def test_the_length_of_a_feature_row_says_nothing_to_the_teacher() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from play import Play, build, finite, same
+from play import Play, build, finite, same, take_in
 from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
@@ -231,7 +231,7 @@ def test_clients_may_have_different_backbones() -> None:
         client = algorithm.init_clients(federation.task, batch, 0)
         uplinks.append(algorithm.client_update(client, algorithm.broadcast(server, batch.client_ids), batch, 0)[1])
     joined = {name: torch.cat([uplink[name] for uplink in uplinks]) for name in uplinks[0]}
-    assert parts[0][0].server_update(server, joined, (0, 1, 2)).drift > 0
+    assert take_in(parts[0][0], server, joined, (0, 1, 2)).drift > 0
     wide = star("sgc", hidden=16)
     client = wide.init_clients(federation.task, batch, 0)
     with pytest.raises(InputError, match="need the same hidden and layers"):
@@ -267,11 +267,11 @@ def test_diagnostics_by_hand() -> None:
         "shared.structure.b": torch.tensor([[0.0], [4.0]]),
         "num_train": torch.tensor([1.0, 3.0]),
     }
-    after = algorithm.server_update(server, uplink, (0, 1))
+    after = take_in(algorithm, server, uplink, (0, 1))
     found = json.loads(json.dumps(algorithm.diagnostics(after, uplink)))
     assert found["shared_drift"] == found["shared_norm"] == pytest.approx(10**0.5)
     assert found["client_distance"] == pytest.approx([18**0.5, 2**0.5])
-    nobody = algorithm.server_update(after, {**uplink, "num_train": torch.zeros(2)}, (0, 1))
+    nobody = take_in(algorithm, after, {**uplink, "num_train": torch.zeros(2)}, (0, 1))
     assert nobody.shared == after.shared
     assert nobody.drift == 0
 

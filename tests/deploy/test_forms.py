@@ -10,11 +10,14 @@ import torch
 from play import build
 from toys import ragged_federation, stack
 
+from fedspray.algorithms.fedgta import FedGTA
+from fedspray.algorithms.fedspray import FedSpray
 from fedspray.data.federation import Task
 from fedspray.deploy.forms import Forms, contradiction, difference, fault_of_counts, fault_of_uplink, form_of
 from fedspray.deploy.wire import freeze
 from fedspray.engine.rounds import start
 from fedspray.engine.worker import Request, Worker
+from fedspray.messages import mean
 
 
 @pytest.mark.parametrize("backbone", ["gcn", "sgc", "sage", "mlp", "gat"])
@@ -46,24 +49,24 @@ def test_differences_in_words() -> None:
     assert difference((*wanted, ("c", "torch.int32", (1,))), wanted) == "'c' is not part of it"
 
 
-FORMS = Forms(downlink=(("w", "torch.float32", (1, 2)),), uplink=(), counts=(), detail=())
+DECLARED = {"w": mean("weights"), **FedSpray.uplink, "confidence": FedGTA.uplink["confidence"]}
 
 
 @pytest.mark.parametrize(
     ("name", "allowed", "refused"),
     [
         ("w", [1e6, -1e6], [1.1e6, -9e11, nan]),
-        ("confidence", [1e9, -1e9, 0.5], [1.1e9]),  # not sent down: a sum over nodes
+        ("confidence", [1e9, -1e9, 0.5], [1.1e9]),  # a sum over nodes
         ("num_train", [0, 53, 1e9], [-1, 0.5, 9e11]),
         ("class_ratios", [0, 0.5, 1.00001], [-0.1, 1.1]),
     ],
 )
 def test_numbers_of_updates(name: str, allowed: list[float], refused: list[float]) -> None:
     for value in allowed:
-        assert fault_of_uplink({name: torch.tensor([[0.0, value]])}, FORMS) is None
+        assert fault_of_uplink({name: torch.tensor([[0.0, value]])}, DECLARED) is None
     for value in refused:
-        assert (fault_of_uplink({name: torch.tensor([[0.0, value]])}, FORMS) or "").startswith(name)
-    assert fault_of_uplink({name: torch.zeros(1, 0)}, FORMS) is None
+        assert (fault_of_uplink({name: torch.tensor([[0.0, value]])}, DECLARED) or "").startswith(name)
+    assert fault_of_uplink({name: torch.zeros(1, 0)}, DECLARED) is None
 
 
 CONFUSION = torch.zeros(1, 3, 3, 3, dtype=torch.int32)
@@ -102,11 +105,11 @@ def test_counts_that_nothing_counted_can_have(part: str, value: torch.Tensor) ->
 
 
 def test_an_update_cannot_claim_more_nodes_than_are_evaluated() -> None:
-    assert contradiction({"num_train": torch.tensor([6.0])}, DETAIL) is None
-    assert contradiction({"num_train": torch.tensor([7.0])}, DETAIL) == (
+    assert contradiction({"num_train": torch.tensor([6.0])}, DETAIL, DECLARED) is None
+    assert contradiction({"num_train": torch.tensor([7.0])}, DETAIL, DECLARED) == (
         "num_train is 7, but evaluation.confusion counts 6 training nodes"
     )
-    assert contradiction({"num_train": torch.tensor([7.0])}, {}) is None, "the first round evaluates nothing"
+    assert contradiction({"num_train": torch.tensor([7.0])}, {}, DECLARED) is None, "the first round evaluates nothing"
 
 
 @pytest.mark.parametrize("backbone", ["gcn", "gat"])

@@ -156,6 +156,7 @@ def part(name: str, **values: Any) -> Callable[[Reply], Reply]:
         (part("uplink", class_proxies=None), "its uplink is not the algorithm's: class_proxies is missing"),
         (part("uplink", more=torch.zeros(1)), "its uplink is not the algorithm's: 'more' is not part of it"),
         (part("uplink", class_proxies=torch.zeros(1, 2)), "its uplink is not the algorithm's: class_proxies has type"),
+        (part("uplink", num_train=torch.full((1,), torch.nan)), "num_train is not finite"),
         (part("uplink", num_train=-torch.ones(1)), "num_train holds -1, but 0 to 1e+09 is allowed"),
         (part("uplink", num_train=torch.full((1,), 1e8)), "num_train is 1e+08, but evaluation.confusion counts "),
         (part("uplink", class_proxies=torch.full((1, 3, 64), 9e11)), "class_proxies holds 9e+11, but -1e+06 to 1e+06"),

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedspray.algorithms.base import Algorithm, ClientT, ServerT, supervised_loss
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.nn import ops
+from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
@@ -39,9 +39,9 @@ class ClientState:
 class AveragingServer(Algorithm[ServerState, ClientT]):
     """The server's half."""
 
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the GNN after local training",
-        "num_train": "number of training nodes",
+    uplink: ClassVar[Declared] = {
+        "gnn.*": mean("the GNN after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
@@ -55,10 +55,7 @@ class AveragingServer(Algorithm[ServerState, ClientT]):
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """The mean of the clients' models, weighted by training nodes."""
-        weights = message["num_train"]
-        if not weights.any():
-            return server
-        return ServerState({name: ops.weighted_mean(v, weights) for name, v in part_of(message, "gnn").items()})
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ docs/algorithms/apfl.md lists where this differs from the paper and from publish
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,6 +29,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import SHARES, TRAIN_NODES, Declared, each, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
@@ -55,10 +55,10 @@ class APFL(AveragingServer[ClientState]):
 
     summary: ClassVar[str] = "personal GNN mixed with the averaged one; every client learns the mixing weight"
     citation: ClassVar[str] = "Deng, Kamani and Mahdavi, arXiv:2003.13461, 2020"
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the shared GNN after local training",
-        "num_train": "number of training nodes",
-        "alpha": "weight of the personal model, for the records only",
+    uplink: ClassVar[Declared] = {
+        "gnn.*": mean("the shared GNN after local training"),
+        "num_train": total("number of training nodes; with weighting=uniform 1 if there are any", TRAIN_NODES),
+        "alpha": each("weight of the personal model", "for the records only", SHARES),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the shared GNN"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -91,11 +91,6 @@ class APFL(AveragingServer[ClientState]):
             raise InputError(f"alpha_lr is {self.alpha_lr} and alpha_decay {self.alpha_decay}: needed are numbers ≥ 0")
 
     # ---- server -----------------------------------------------------------------------------------
-
-    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
-        """The mean of the clients' copies of w; a client without training nodes has no say."""
-        weights = message["num_train"] if self.weighting == "train" else message["num_train"].sign()
-        return super().server_update(server, {**message, "num_train": weights}, client_ids)
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """α of every client that trained, in the order of the record's ``trained``."""
@@ -132,8 +127,16 @@ class APFL(AveragingServer[ClientState]):
         alpha = alpha.detach()
         kept = gnn if self.predict_with == "own" else {}
         trained, personal_optimizer = personal.result()
-        uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train, "alpha": alpha}
+        uplink = {**prefixed("gnn", gnn), "num_train": self._weight(batch), "alpha": alpha}
         return ClientState(trained, alpha, kept, personal_optimizer, shared_optimizer), uplink
+
+    def uplink_of_whole(self, uplink: Message, client: ClientState, message: Message, batch: GraphBatch) -> Message:
+        """With the weight of the whole client."""
+        return {**uplink, "num_train": self._weight(batch)}
+
+    def _weight(self, batch: GraphBatch) -> Tensor:
+        """What each client counts in the mean; one without training nodes has no say."""
+        return batch.num_train if self.weighting == "train" else batch.num_train.sign()
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The mixture of v and w."""

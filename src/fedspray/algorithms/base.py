@@ -23,6 +23,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.display import settings_line
 from fedspray.errors import InputError
+from fedspray.messages import Declared
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import Message, Params
@@ -55,8 +56,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     summary: ClassVar[str]
     """One line for lists."""
     citation: ClassVar[str]
-    uplink: ClassVar[Mapping[str, str]]
-    """What travels from client to server: key (or ``prefix.*``) → meaning."""
+    uplink: ClassVar[Declared]
+    """What travels from client to server: key (or ``prefix.*``) → what it is and how the server combines it."""
     downlink: ClassVar[Mapping[str, str]]
     """What travels from server to client."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -111,7 +112,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
 
     @abstractmethod
     def server_update(self, server: ServerT, message: Message, client_ids: Sequence[int]) -> ServerT:
-        """Takes in the uplink of these clients."""
+        """Takes in the uplink of these clients, combined as declared: only `each` has a client axis."""
 
     @abstractmethod
     def predict(self, client: ClientT, message: Message, batch: GraphBatch) -> Tensor:
@@ -125,9 +126,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         return None
 
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
-        """What else to write into a round's record (JSON values), from the new server state and the uplink.
+        """What else to write into a round's record (JSON values), from the new server state and the clients' own rows.
 
-        Lists over clients are in the order of the uplink, which is that of the record's ``trained``.
+        Lists over clients are in the order of the rows, which is that of the record's ``trained``. The method must not
+        need this: where a protocol hides the rows, it is not called.
         """
         return {}
 

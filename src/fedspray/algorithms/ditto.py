@@ -22,6 +22,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import Declared, each
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
@@ -41,9 +42,9 @@ class Ditto(_averaging.AveragingServer[ClientState]):
 
     summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
     citation: ClassVar[str] = "Li et al., ICML 2021"
-    uplink: ClassVar[dict[str, str]] = {
+    uplink: ClassVar[Declared] = {
         **_averaging.AveragingServer.uplink,
-        "distance": "length of (personal GNN - global GNN as received)",
+        "distance": each("length of (personal GNN - global GNN as received)", "for the records only"),
     }
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"local_epochs": 10}}

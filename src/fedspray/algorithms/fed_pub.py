@@ -29,8 +29,11 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
+from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 from fedspray.seeds import generator, torch_generator
+
+_OWN_AVERAGE = "the server compares what each model computes, and gives every client an average of its own"
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,11 @@ class FedPub(ReceivingClients[ServerState]):
 
     summary: ClassVar[str] = "personal averages among models that act alike on a random graph (no masks)"
     citation: ClassVar[str] = "Baek et al., ICML 2023"
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the GNN after local training",
-        "num_train": "number of training nodes; without any, the model counts for nobody",
+    uplink: ClassVar[Declared] = {
+        "gnn.*": each("the GNN after local training", _OWN_AVERAGE, WEIGHTS),
+        "num_train": each(
+            "number of training nodes; without any, the model counts for nobody", _OWN_AVERAGE, TRAIN_NODES
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the client's own average"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {

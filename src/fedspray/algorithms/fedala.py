@@ -27,6 +27,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import SHARES, Declared, each
 from fedspray.nn import ops
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
 from fedspray.seeds import stream_key, torch_generator
@@ -50,9 +51,9 @@ class FedALA(_averaging.AveragingServer[ClientState]):
 
     summary: ClassVar[str] = "FedAvg; each client learns, weight by weight, how much of the global GNN it takes"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023"
-    uplink: ClassVar[dict[str, str]] = {
+    uplink: ClassVar[Declared] = {
         **_averaging.AveragingServer.uplink,
-        "mean_share": "mean of the learned shares",
+        "mean_share": each("mean of the learned shares", "for the records only", SHARES),
     }
 
     mixed_layers: int = setting(1, "layers that are mixed, counted from the output (p); 0 is FedAvg")

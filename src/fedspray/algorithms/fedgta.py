@@ -31,9 +31,12 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import WEIGHTS, Declared, each
 from fedspray.nn import ops
 from fedspray.nn.tree import Message, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
+
+_OWN_AVERAGE = "every client gets an average of its own, over clients with similar moments"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +45,10 @@ class FedGTA(ReceivingClients[PersonalModels]):
 
     summary: ClassVar[str] = "personal averages among clients whose label-propagated predictions are alike"
     citation: ClassVar[str] = "Li et al., VLDB 2023"
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the GNN after local training",
-        "moments": "mixed moments of the propagated soft labels, for each order and class",
-        "confidence": "local smoothing confidence; 0 without training nodes",
+    uplink: ClassVar[Declared] = {
+        "gnn.*": each("the GNN after local training", _OWN_AVERAGE, WEIGHTS),
+        "moments": each("mixed moments of the propagated soft labels, for each order and class", _OWN_AVERAGE),
+        "confidence": each("local smoothing confidence; 0 without training nodes", _OWN_AVERAGE),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the client's own average"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {

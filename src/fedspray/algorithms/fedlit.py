@@ -34,6 +34,7 @@ from fedspray.backbones.base import Drop, Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import COUNTS, TRAIN_NODES, WEIGHTS, Declared, each, mean
 from fedspray.nn import edges, ops
 from fedspray.nn.channels import Channel, split_edges
 from fedspray.nn.layers import Layer, Linear, Table, closest_width, num_weights, shapes_of
@@ -42,6 +43,7 @@ from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, trainin
 from fedspray.seeds import torch_generator
 
 _LINEAR = Linear()
+_ALIGNED = "the server matches every client's link types with its own before it averages"
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,14 @@ class FedLit(Algorithm[ServerState, ClientState]):
 
     summary: ClassVar[str] = "one GNN channel for each latent link type, aligned across clients and averaged"
     citation: ClassVar[str] = "Xie, Xiong and Yang, WWW 2023"
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the network after local training, channels in the client's order",
-        "centres": "mean representation of the edges of each link type; as received where there are none",
-        "type_counts": "number of edges of each link type",
-        "num_train": "number of training nodes",
+    uplink: ClassVar[Declared] = {
+        "gnn.*": mean("what all channels share, after local training"),
+        "gnn.channels.*": each("the channels after local training, in the client's order", _ALIGNED, WEIGHTS),
+        "centres": each(
+            "mean representation of the edges of each link type; as received where there are none", _ALIGNED, WEIGHTS
+        ),
+        "type_counts": each("number of edges of each link type", _ALIGNED, COUNTS),
+        "num_train": each("number of training nodes", _ALIGNED, TRAIN_NODES),
     }
     downlink: ClassVar[dict[str, str]] = {
         "gnn.*": "the averaged network",
@@ -237,7 +242,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
             if name.startswith("channels."):
                 gnn[name] = _mean_by_type(_ordered(sent, orders), by_type, server.gnn[name])
             else:
-                gnn[name] = ops.weighted_mean(sent, weights) if weights.any() else server.gnn[name]
+                gnn[name] = sent if weights.any() else server.gnn[name]
         known = self._grown(server.orders, client_ids).index_copy(0, torch.tensor(client_ids), orders)
         reference = self._reference(server, message)
         return ServerState(gnn, _mean_by_type(centres, has, reference), known, cosines, counts)

@@ -21,6 +21,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import Declared, mean
 from fedspray.nn.tree import Message, Params, part_of, prefixed
 
 
@@ -37,9 +38,9 @@ class FedPer(_averaging.AveragingServer[ClientState]):
 
     summary: ClassVar[str] = "shared lower layers, averaged; personal output layer"
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818"
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the shared layers after local training",
-        "num_train": "number of training nodes",
+    uplink: ClassVar[Declared] = {
+        **_averaging.AveragingServer.uplink,
+        "gnn.*": mean("the shared layers after local training"),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the shared layers"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"personal_start": "own"}}

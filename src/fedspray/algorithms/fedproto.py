@@ -30,6 +30,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
+from fedspray.messages import CLASS_VECTORS, COUNTS, Declared, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, training_only
@@ -61,9 +62,15 @@ class FedProto(Algorithm[ServerState, ClientState]):
     citation: ClassVar[str] = "Tan et al., AAAI 2022"
     class_vectors: ClassVar[tuple[str, str] | None] = ("prototypes", "class_counts")
     shares_gnn: ClassVar[bool] = False
-    uplink: ClassVar[dict[str, str]] = {
-        "prototypes": "mean representation of the training nodes of each class (0 where there are none)",
-        "class_counts": "training nodes of each class",
+    uplink: ClassVar[Declared] = {
+        "prototypes": mean(
+            "mean representation of the training nodes of each class (0 where there are none)",
+            CLASS_VECTORS,
+            weight="class_counts",
+        ),
+        "class_counts": total(
+            "training nodes of each class; with weighting=uniform 1 for each class that the client has", COUNTS
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {
         "prototypes": "the federation's prototype of each class",
@@ -117,17 +124,14 @@ class FedProto(Algorithm[ServerState, ClientState]):
 
         gnn, optimizer = self.fit(client.gnn, client.gnn_optimizer, batch, seed, loss)
         means = _class_means(self.backbone.representation(gnn, batch)[batch.train], batch)
-        return ClientState(gnn, optimizer), {"prototypes": means, "class_counts": batch.train_class_counts}
+        counts = batch.train_class_counts if self.weighting == "train" else batch.train_class_counts.sign()
+        return ClientState(gnn, optimizer), {"prototypes": means, "class_counts": counts}
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """The weighted mean of each class over the clients that have it."""
-        counts = message["class_counts"]
-        weights = counts if self.weighting == "train" else counts.sign()  # [K, C]
-        total = weights.sum(dim=0)[:, None]
-        means = torch.einsum("kc,kch->ch", weights, message["prototypes"]) / total.clamp(min=1)
-        return ServerState(
-            torch.where(total > 0, means, server.prototypes), torch.maximum(server.known, counts.amax(dim=0).sign())
-        )
+        held = message["class_counts"].sign()  # [C]
+        prototypes = torch.where(held[:, None] > 0, message["prototypes"], server.prototypes)
+        return ServerState(prototypes, torch.maximum(server.known, held))
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The client's own output layer, or minus the squared distance to each prototype."""
@@ -142,7 +146,7 @@ class FedProto(Algorithm[ServerState, ClientState]):
         return -torch.where(missing, furthest + 1, distances)  # a class without a prototype is never the nearest
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
-        """``spread``: for each class, how far the clients' prototypes are from the new one, on average by nodes."""
+        """``spread``: for each class, how far the clients' prototypes are from the new one, on average by weight."""
         counts = message["class_counts"]
         distances = (message["prototypes"] - server.prototypes).norm(dim=2)  # [K, C]
         return {"spread": ((counts * distances).sum(dim=0) / counts.sum(dim=0).clamp(min=1)).tolist()}

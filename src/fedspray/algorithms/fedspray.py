@@ -32,6 +32,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch, NodeRows
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import CLASS_VECTORS, COUNTS, SHARES, TRAIN_NODES, Declared, mean, total
 from fedspray.nn import init, ops
 from fedspray.nn.memory import remember
 from fedspray.nn.optim import AdamState
@@ -73,12 +74,12 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     citation: ClassVar[str] = "Fu et al., KDD 2024"
     class_vectors: ClassVar[tuple[str, str] | None] = ("class_proxies", "class_ratios")
     shares_gnn: ClassVar[bool] = False
-    uplink: ClassVar[dict[str, str]] = {
-        "encoder.*": "the feature-structure encoder after local training",
-        "class_proxies": "mean of the node proxies of each class",
-        "class_ratios": "share of each class among the training nodes",
-        "num_train": "number of training nodes",
-        "blend_counts": "only with blend=auto: correct validation predictions for each blend",
+    uplink: ClassVar[Declared] = {
+        "encoder.*": mean("the feature-structure encoder after local training"),
+        "class_proxies": mean("mean of the node proxies of each class", CLASS_VECTORS, weight="class_ratios"),
+        "class_ratios": total("share of each class among the training nodes", SHARES),
+        "num_train": total("number of training nodes", TRAIN_NODES),
+        "blend_counts": total("only with blend=auto: correct validation predictions for each blend", COUNTS),
     }
     downlink: ClassVar[dict[str, str]] = {
         "encoder.*": "the averaged encoder",
@@ -187,18 +188,14 @@ class FedSpray(Algorithm[ServerState, ClientState]):
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """Averages encoders by n_k and aligns class proxies by class ratios."""
-        weights, ratios = message["num_train"], message["class_ratios"]  # [K], [K, C]
-        if not weights.any():
+        if message["num_train"] == 0:
             return server
-        encoder = {name: ops.weighted_mean(v, weights) for name, v in part_of(message, "encoder").items()}
-        total = ratios.sum(dim=0)[:, None]  # [C, 1]
-        aligned = torch.einsum("kc,kcd->cd", ratios, message["class_proxies"])
-        # A class that no client holds keeps its proxy: never 0/0.
-        proxies = torch.where(total > 0, aligned / total.clamp(min=1e-12), server.class_proxies)
+        held = message["class_ratios"][:, None] > 0  # [C, 1]: a class that no client holds keeps its proxy
+        proxies = torch.where(held, message["class_proxies"], server.class_proxies)
         score = server.blend_score
         if self.blend == "auto":
-            score = 0.9 * score + message["blend_counts"].sum(dim=0).to(score.dtype)
-        return ServerState(encoder, proxies, score)
+            score = 0.9 * score + message["blend_counts"].to(score.dtype)
+        return ServerState(part_of(message, "encoder"), proxies, score)
 
     # ---- client -----------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from fedspray.backbones.base import Dropout, setting
 from fedspray.data.batch import GraphBatch, NodeRows
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import COUNTS, TRAIN_NODES, Declared, total
 from fedspray.nn import init, ops
 from fedspray.nn.memory import remember
 from fedspray.nn.optim import Adam, AdamState
@@ -83,12 +84,14 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     summary: ClassVar[str] = "personal GNNs, blended with a shared teacher that reads the labels around a node"
     citation: ClassVar[str] = "this project, after Fu et al., KDD 2024"
     shares_gnn: ClassVar[bool] = False
-    uplink: ClassVar[dict[str, str]] = {
-        "gradient.*": "sum over the training nodes of the gradient of the teacher's loss",
-        "num_train": "number of training nodes",
-        "choice_counts": "right predictions on all and on minority validation nodes, for each blend and shift",
-        "choice_losses": "sum of the cross-entropy on validation nodes, for each blend",
-        "num_val": "number of validation nodes",
+    uplink: ClassVar[Declared] = {
+        "gradient.*": total("sum over the training nodes of the gradient of the teacher's loss"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
+        "choice_counts": total(
+            "right predictions on all and on minority validation nodes, for each blend and shift", COUNTS
+        ),
+        "choice_losses": total("sum of the cross-entropy on validation nodes, for each blend"),
+        "num_val": total("number of validation nodes", COUNTS),
     }
     downlink: ClassVar[dict[str, str]] = {
         "encoder.*": "the teacher",
@@ -158,14 +161,14 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """One step of Adam down the pooled gradient; the new counts and losses join the old ones."""
-        num_train = message["num_train"].sum()
+        num_train = message["num_train"]
         encoder, optimizer = server.encoder, server.optimizer
         if num_train > 0:
             steps = Adam(encoder, optimizer, lr=self.encoder_lr, weight_decay=self.encoder_weight_decay)
-            steps.follow({name: value.sum(dim=0) / num_train for name, value in part_of(message, "gradient").items()})
+            steps.follow({name: value / num_train for name, value in part_of(message, "gradient").items()})
             encoder, optimizer = steps.result()
         names = ("choice_counts", "choice_losses", "num_val")
-        seen = {name: self.fading * getattr(server, name) + message[name].sum(dim=0) for name in names}
+        seen = {name: self.fading * getattr(server, name) + message[name] for name in names}
         return ServerState(encoder, optimizer, **seen)
 
     def _choice(self, server: ServerState) -> tuple[float, float]:

@@ -30,6 +30,7 @@ from fedspray.backbones.gcn import GCNLayer
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
 from fedspray.nn.layers import Layer, Linear, Shapes, Table, closest_width, draw_all, num_weights, shapes_of
 from fedspray.nn.optim import AdamState
@@ -137,9 +138,9 @@ class FedStar(Algorithm[ServerState, ClientState]):
     summary: ClassVar[str] = "personal feature channel, shared channel of structure embeddings"
     citation: ClassVar[str] = "Tan et al., AAAI 2023"
     shares_gnn: ClassVar[bool] = False
-    uplink: ClassVar[dict[str, str]] = {
-        "shared.*": "the structure channel after local training",
-        "num_train": "number of training nodes",
+    uplink: ClassVar[Declared] = {
+        "shared.*": mean("the structure channel after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
     }
     downlink: ClassVar[dict[str, str]] = {"shared.*": "the averaged structure channel"}
     ignores: ClassVar[frozenset[str]] = frozenset({"init"})
@@ -222,10 +223,9 @@ class FedStar(Algorithm[ServerState, ClientState]):
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """The mean of the structure channels, weighted by training nodes."""
-        weights = message["num_train"]
-        if not weights.any():
+        if message["num_train"] == 0:
             return ServerState(server.shared, torch.zeros_like(server.drift))
-        shared = {name: ops.weighted_mean(v, weights) for name, v in part_of(message, "shared").items()}
+        shared = part_of(message, "shared")
         moved = {name: (value - server.shared[name])[None] for name, value in shared.items()}
         return ServerState(shared, _norms(moved, 1)[0].to(server.drift.dtype))
 

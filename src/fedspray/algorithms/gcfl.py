@@ -28,12 +28,15 @@ from fedspray.algorithms._personal import grow
 from fedspray.backbones.base import setting
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn import ops
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
 
 OUTCOMES = ("absent", "warm-up", "small", "young", "agree", "unknown", "gap", "split", "new")
 """What a round's test of a cluster can end with; docs/algorithms/gcfl.md explains each."""
+
+_CLUSTERS = "the server compares the clients' updates to find clusters, and averages inside them"
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,9 @@ class GCFL(ReceivingClients[ServerState]):
 
     summary: ClassVar[str] = "one GNN for each cluster; clusters split where updates disagree"
     citation: ClassVar[str] = "Xie, Ma, Xiong and Yang, NeurIPS 2021"
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the GNN after local training",
-        "num_train": "number of training nodes",
+    uplink: ClassVar[Declared] = {
+        "gnn.*": each("the GNN after local training", _CLUSTERS, WEIGHTS),
+        "num_train": each("number of training nodes", _CLUSTERS, TRAIN_NODES),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the GNN of the client's cluster"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {

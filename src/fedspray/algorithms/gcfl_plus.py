@@ -27,6 +27,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import Declared, each
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed
 
@@ -36,9 +37,12 @@ class GCFLPlus(GCFL):
     """GCFL whose cuts follow sequences of gradient norms."""
 
     summary: ClassVar[str] = "GCFL that compares clients by their gradient norms over time"
-    uplink: ClassVar[dict[str, str]] = {
+    uplink: ClassVar[Declared] = {
         **GCFL.uplink,
-        "norm": "norm of the last local step's gradient, or of the round's update",
+        "norm": each(
+            "norm of the last local step's gradient, or of the round's update",
+            "the server compares how the clients' norms went over time",
+        ),
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "published": {name: value for name, value in GCFL.presets["published"].items() if name != "cut"},

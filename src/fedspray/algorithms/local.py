@@ -16,6 +16,7 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.messages import Declared
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, training_only
 
@@ -39,7 +40,7 @@ class Local(Algorithm[ServerState, ClientState]):
 
     summary: ClassVar[str] = "every client trains alone"
     citation: ClassVar[str] = "the usual yardstick"
-    uplink: ClassVar[dict[str, str]] = {}
+    uplink: ClassVar[Declared] = {}
     downlink: ClassVar[dict[str, str]] = {}
     shares_gnn: ClassVar[bool] = False
 

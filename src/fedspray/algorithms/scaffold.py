@@ -29,7 +29,7 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.nn import ops
+from fedspray.messages import TRAIN_NODES, Declared, each, mean
 from fedspray.nn.optim import SGD
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
@@ -59,10 +59,14 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
 
     summary: ClassVar[str] = "FedAvg with SGD; control variates keep clients from drifting apart"
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020"
-    uplink: ClassVar[dict[str, str]] = {
-        "gnn.*": "the GNN after local training",
-        "control.*": "change of the client's control",
-        "num_train": "number of training nodes",
+    uplink: ClassVar[Declared] = {
+        "gnn.*": mean("the GNN after local training"),
+        "control.*": mean("change of the client's control"),
+        "num_train": each(
+            "number of training nodes; with weighting=uniform 1 if there are any",
+            "the mean control counts clients with the weight that each had last",
+            TRAIN_NODES,
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN", "control.*": "the mean control"}
     ignores: ClassVar[frozenset[str]] = frozenset({"lr", "adam_eps", "reset_optimizer"})
@@ -108,23 +112,26 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
         span = self.local_epochs * self.sgd_lr
         change = {name: (start[name] - gnn[name]) / span - mean[name] for name in gnn}
         control = {name: own + change[name] for name, own in client.control.items()}
-        uplink = {**prefixed("gnn", gnn), **prefixed("control", change), "num_train": batch.num_train}
-        return ClientState(control), uplink
+        uplink = {**prefixed("gnn", gnn), **prefixed("control", change)}
+        return ClientState(control), self.uplink_of_whole(uplink, client, message, batch)
+
+    def uplink_of_whole(self, uplink: Message, client: ClientState, message: Message, batch: GraphBatch) -> Message:
+        """With the client's weight in both means; one without training nodes has none."""
+        return {**uplink, "num_train": batch.num_train if self.weighting == "train" else batch.num_train.sign()}
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """A step to the clients' mean; c stays exactly the mean of all controls, also of those not heard now."""
-        now = message["num_train"] if self.weighting == "train" else message["num_train"].sign()
+        now = message["num_train"]
         if not now.any():
             return server
         before = server.weights.sum()
         weights = grow(server.weights, client_ids, now.new_zeros(())).index_copy(0, torch.tensor(client_ids), now)
         total, heard = weights.sum(), now.sum()
         gnn = {
-            name: torch.lerp(server.gnn[name], ops.weighted_mean(value, now), self.server_lr)
-            for name, value in part_of(message, "gnn").items()
+            name: torch.lerp(server.gnn[name], value, self.server_lr) for name, value in part_of(message, "gnn").items()
         }
         control = {
-            name: server.control[name] * (before / total) + ops.weighted_mean(value, now) * (heard / total)
+            name: server.control[name] * (before / total) + value * (heard / total)
             for name, value in part_of(message, "control").items()
         }
         return ServerState(gnn, control, weights)

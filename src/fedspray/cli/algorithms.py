@@ -41,6 +41,12 @@ def algorithms(
         choices = f" ({', '.join(setting['choices'])})" if setting["choices"] else ""
         table.add_row(setting["name"], escape(str(setting["default"])), escape(setting["description"] + choices))
     output.show(table)
+    if found["fates"]:
+        table = Table("travels up", "the server gets", "what it is", box=None, pad_edge=False)
+        for key, fate in found["fates"].items():
+            table.add_row(*map(escape, (key, fate["told"], found["uplink"][key])))
+        output.show("")
+        output.show(table)
     for backbone, values in found["backbones"].items():
         listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
         output.show(f"\nbackbone [bold]{backbone}[/bold]: {listed or 'as above'}")
@@ -51,10 +57,11 @@ def algorithms(
 
 def _describe(name: str) -> dict[str, Any]:
     from fedspray import algorithms as registry
-    from fedspray import backbones
+    from fedspray import backbones, messages
     from fedspray.backbones.base import Backbone
 
     found = registry.find(name)
+    keys = messages.fates(found.uplink)
     own = [f for f in fields(found) if f.name != "backbone"]
     listed = [f for f in (*own, *fields(Backbone)) if f.name not in found.ignores]
     usual = {f.name: f.default for f in fields(Backbone)}
@@ -80,7 +87,17 @@ def _describe(name: str) -> dict[str, Any]:
             for backbone in backbones.names()
         },
         "presets": {preset: dict(values) for preset, values in found.presets.items()},
-        "uplink": dict(found.uplink),
+        "uplink": {pattern: key.text for pattern, key in keys.items()},
+        "fates": {
+            pattern: {
+                "fate": key.fate,
+                "weight": key.weight,
+                "reason": key.reason,
+                "kind": key.kind.name,
+                "told": key.told,
+            }
+            for pattern, key in keys.items()
+        },
         "downlink": dict(found.downlink),
         "shares_gnn": found.shares_gnn,
     }

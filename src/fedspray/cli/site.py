@@ -223,7 +223,8 @@ def _show(output: Output, found: dict[str, Any]) -> None:
         "rehearsal": f"one local epoch took {found['epoch_seconds']:.2f} s",
         "memory": f"about {found['memory_megabytes']:,} MB",
         "each round": f"{found['bytes_up_per_round']:,} bytes leave and {found['bytes_down_per_round']:,} arrive",
-        "what leaves": ", ".join(found["fields_up"]) + "; counts of right and wrong predictions",
+        "what leaves": escape("; ".join(f"{key} ({told})" for key, told in found["leaves"].items()))
+        + "; counts of right and wrong predictions",
     }
     for name, text in lines.items():
         output.show(f"[bold]{name:12}[/bold] {text}")

@@ -5,6 +5,7 @@ that client, so one organisation's data can be handed over alone; the manifest a
 content hash of every file, and loading refuses a folder that does not match it::
 
     DIR/manifest.json
+    DIR/schema.toml                    how tables became these graphs, if they came from tables
     DIR/clients/<name>/client.json     name, task, provenance, hashes of the two files below
     DIR/clients/<name>/graph.npz
     DIR/clients/<name>/split.npz
@@ -46,6 +47,8 @@ class Task:
     num_classes: int
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
+    schema: str | None = field(default=None, compare=False)
+    """How tables become features and classes, if they came from tables."""
 
     def __repr__(self) -> str:
         return line(self, count(self.num_features, "feature"), count(self.num_classes, "class", "classes"))
@@ -203,7 +206,8 @@ class Federation:
         graphs = [client.graph for client in self.clients]
         class_names = next((graph.class_names for graph in graphs if graph.class_names is not None), None)
         feature_names = next((graph.feature_names for graph in graphs if graph.feature_names is not None), None)
-        return Task(graphs[0].num_features, graphs[0].num_classes, class_names, feature_names)
+        schema = next((graph.schema for graph in graphs if graph.schema is not None), None)
+        return Task(graphs[0].num_features, graphs[0].num_classes, class_names, feature_names, schema)
 
     @property
     def num_clients(self) -> int:
@@ -272,10 +276,18 @@ class Federation:
         clients = _make_clients(named, node_ids, [0] * len(named), rule, seed)
         return cls(name, clients, {**(settings or {}), **rule.settings(), "split_seed": seed})
 
-    def check_labels(self) -> None:
-        """Refuses a federation that nobody can learn from; it can still be looked at and cut."""
+    def check_labels(self, keep_split: bool = False) -> None:
+        """Refuses a federation that nobody can learn from; it can still be looked at and cut.
+
+        Args:
+            keep_split: whether its own splits are used, and not others drawn.
+        """
         if not any(client.graph.labelled.any() for client in self.clients):
             raise InputError(f"no client of {self.name} has a labelled node, but at least one is needed to learn from")
+        if not keep_split:
+            self._check_drawable(None)
+        elif not any(client.split.train.any() for client in self.clients):
+            raise InputError(f"no client of {self.name} has a training node, but at least one is needed to learn from")
 
     def fingerprint(self) -> str:
         """sha256 of the clients' names and graphs (not of their splits): the same arrays, the same digest."""
@@ -293,13 +305,21 @@ class Federation:
 
     def with_split(self, seed: int, split: str | None = None, split_scope: str | None = None) -> Federation:
         """The same clients with their splits drawn anew from ``seed``: as always, or as is said here."""
+        self._check_drawable(split)
         own = SplitRule.of(self.settings)
         known = SplitRule(split or own.split, split_scope or own.split_scope)
         graphs = {client.name: client.graph for client in self.clients}
         drawn = known.draw(graphs, [client.node_ids for client in self.clients], seed)
         clients = tuple(replace(client, split=new) for client, new in zip(self.clients, drawn, strict=True))
-        others = {name: value for name, value in self.settings.items() if name not in vars(known)}
+        others = {name: value for name, value in self.settings.items() if name not in {*vars(known), "own_split"}}
         return replace(self, clients=clients, settings={**others, **known.settings(), "split_seed": seed})
+
+    def _check_drawable(self, split: str | None) -> None:
+        fixed = self.settings.get("own_split")
+        if fixed is not None and split is None:
+            raise InputError(
+                f"{self.name} has a split of its own ({fixed}): --keep-split uses it, --split {SPLIT} draws others"
+            )
 
     def save(self, folder: str | Path) -> None:
         """Writes the federation as a new folder; the folder appears only when it is complete."""
@@ -323,6 +343,8 @@ class Federation:
                 "settings": dict(self.settings),
                 "files": hashes,
             }
+            if self.task.schema is not None:  # for people: every graph.npz has it too
+                (staging / "schema.toml").write_text(self.task.schema, encoding="utf-8")
             files.write_sealed(staging / "manifest.json", manifest)
             if target.exists():
                 target.rmdir()

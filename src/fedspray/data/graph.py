@@ -64,6 +64,8 @@ class Graph:
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     cleaning: Cleaning = Cleaning()
+    schema: str | None = None
+    """How tables become these features and classes (`fedspray.tables`), as TOML; None if they came otherwise."""
 
     def __post_init__(self) -> None:
         num_nodes = self.features.shape[0] if self.features.ndim == 2 else -1
@@ -331,7 +333,8 @@ class Graph:
             features = np.zeros((num_nodes, 0), dtype=np.float32)
         names = {key: arrays[key].tolist() for key in _NAME_FIELDS if key in arrays}
         num_classes = int(arrays["num_classes"]) if "num_classes" in arrays else None
-        return cls.from_arrays(features, edges, labels, num_classes=num_classes, **names)
+        graph = cls.from_arrays(features, edges, labels, num_classes=num_classes, **names)
+        return replace(graph, schema=str(arrays["schema"])) if "schema" in arrays else graph
 
     def to_npz(self, path: str | Path) -> None:
         """Writes the graph as one npz of plain arrays, never pickles; equal graphs give equal bytes."""
@@ -345,7 +348,8 @@ class Graph:
             arrays["features_shape"] = np.array(self.features.shape, dtype=np.int64)
         else:
             arrays["features"] = self.features
-        arrays |= {key: np.array(getattr(self, key)) for key in _NAME_FIELDS if getattr(self, key) is not None}
+        kept = (*_NAME_FIELDS, "schema")
+        arrays |= {key: np.array(getattr(self, key)) for key in kept if getattr(self, key) is not None}
         np.savez(path, **arrays)
 
 
@@ -423,13 +427,30 @@ def _canonical_edges(edges: ArrayLike, num_nodes: int) -> tuple[NDArray[np.int64
     if outside.any():
         raise InputError(f"edges contain node {pairs[outside][0]}, but nodes are 0 to {num_nodes - 1}")
     u, v = pairs[:, pairs[0] != pairs[1]]
-    directed = _distinct(u * num_nodes + v)
-    undirected = _distinct(_keys(u, v, num_nodes))
-    cleaning = Cleaning(
-        self_loops=pairs.shape[1] - len(u),
-        duplicates=len(u) - len(directed),
-        one_way=2 * len(undirected) - len(directed),
-    )
+    return tidy_edges(u * num_nodes + v, pairs.shape[1] - len(u), num_nodes)
+
+
+def tidy_edges(
+    keys: NDArray[np.int64], self_loops: int, num_nodes: int, mutual: bool = False
+) -> tuple[NDArray[np.int64], Cleaning]:
+    """Canonical edges [2, E], and what was tidied; needs little more memory than the result.
+
+    Args:
+        keys: ``u · N + v`` of every edge between two different nodes; changed in place.
+        self_loops: how many others there were.
+        num_nodes: N.
+        mutual: keep only edges that are given in both directions.
+    """
+    total = len(keys)
+    directed = _distinct(keys)
+    num_directed = len(directed)
+    for part in np.array_split(directed, max(1, len(directed) >> 22)):  # views: a few million edges at a time
+        part[:] = _keys(*np.divmod(part, max(1, num_nodes)), num_nodes)
+    directed.sort()
+    both = directed[:-1][directed[1:] == directed[:-1]]
+    undirected = both if mutual else _distinct(directed)
+    one_way = 0 if mutual else 2 * len(undirected) - num_directed
+    cleaning = Cleaning(self_loops=self_loops, duplicates=total - num_directed, one_way=one_way)
     return _pairs(undirected, num_nodes), cleaning
 
 
@@ -444,9 +465,9 @@ def _pairs(keys: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
 
 
 def _distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorted, each once. NumPy's `unique` hashes, which takes ten times longer for millions of edges."""
-    ordered = np.sort(keys)
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
+    """Sorts in place; each once. NumPy's `unique` hashes, which takes ten times longer for millions of edges."""
+    keys.sort()
+    return keys[np.concatenate([[True], keys[1:] != keys[:-1]])] if len(keys) else keys
 
 
 def _check_finite(features: Any) -> None:

@@ -25,6 +25,7 @@ from fedspray.deploy.forms import Forms
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
+from fedspray.messages import fates
 from fedspray.runs.settings import Resolved, resolve
 
 FILE = "agreement.json"
@@ -98,6 +99,10 @@ class Agreement:
         parts = (("downlink",), ("uplink", "counts", "detail"))
         return max(form.most_bytes(*part) for form in forms for part in parts)
 
+    def leaves(self) -> dict[str, str]:
+        """What sites send in each round, key by key, and what the server makes of it."""
+        return {pattern: key.told for pattern, key in fates(self.resolved.algorithm.uplink).items()}
+
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON values."""
         roster, task = self.roster, self.roster.task
@@ -114,6 +119,7 @@ class Agreement:
             "data": dict(roster.settings),
             "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
             "largest_message": self.largest_message,
+            "leaves": self.leaves(),
             **({} if self.code is None else {"code": dict(self.code)}),
         }
 
@@ -125,11 +131,8 @@ class Agreement:
         _check_kinds(content, _KINDS, where)
         _check_kinds(content["run"], _run_kinds(), where, "run.")
         names = (content["class_names"], content.get("feature_names"))
-        task = Task(
-            content["num_features"],
-            content["num_classes"],
-            *(None if known is None else tuple(known) for known in names),
-        )
+        classes, features = (None if known is None else tuple(known) for known in names)
+        task = Task(content["num_features"], content["num_classes"], classes, features)
         try:
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})

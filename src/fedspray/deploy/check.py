@@ -45,6 +45,7 @@ def check_site(site: Site) -> dict[str, Any]:
         "reason": reason,
         "certificate": card,
         "agreement": agreement.fingerprint(),
+        "leaves": agreement.leaves(),
         "code": None if agreement.code is None else digest(agreement.code),
         "algorithm": agreement.settings.algorithm,
         "backbone": agreement.settings.of_client(site.name).backbone,

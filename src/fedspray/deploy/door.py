@@ -114,6 +114,7 @@ class Door:
                 **{name: len(json.dumps(value)) for name, value in head.items() if value is not None},
                 **{name: value.nbytes for name, value in arrays.items()},
             },
+            **({"server_gets": self._run.leaves} if reply.uplink and self._run is not None else {}),
         }
         return json.dumps(line)
 

@@ -22,19 +22,14 @@ from fedspray.data.graph import Graph
 from fedspray.data.statistics import node_homophily
 from fedspray.engine.rounds import start
 from fedspray.engine.worker import Request, Worker
+from fedspray.messages import COUNTS, TRAIN_NODES, Declared, key_of
 from fedspray.nn.tree import Message
 
 Form = tuple[tuple[str, str, tuple[int, ...]], ...]
 
-LARGEST_WEIGHT = 1e6
-"""No larger numbers come back of what the server sends down: weights, class averages. Trained ones are below 100."""
-MOST = 1e9
-"""More nodes or edges no site has, and no larger sums over them are sent."""
+MOST = COUNTS.highest
+"""More nodes no site has."""
 LARGEST_LOSS = 1e12
-COUNTS = ("num_train", "class_counts", "type_counts", "blend_counts")
-"""Parts of updates that count nodes or edges."""
-SHARES = ("class_ratios", "alpha", "mean_share")
-"""Parts of updates that are between 0 and 1."""
 SLACK = 1e-3
 """What rounding may add to a limit."""
 HEAD_BYTES = 1000
@@ -50,6 +45,8 @@ class Forms:
     counts: Form
     detail: Form
     """Of the report at the end."""
+    declared: Declared
+    """What the algorithm says of the keys of its uplink."""
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -61,7 +58,7 @@ class Forms:
         worker = Worker(algorithm, task, batch, homophily, 0)
         uplink, counts = worker.handle(Request(1), downlink)
         _, detail = worker.handle(Request(2, train=False, evaluate=False, best_round=0, detail=True), {})
-        return cls(*(form_of(message) for message in (downlink, uplink, counts, detail)))
+        return cls(form_of(downlink), form_of(uplink), form_of(counts), form_of(detail), algorithm.uplink)
 
     def most_bytes(self, *parts: str) -> int:
         """What a message of these parts takes at most, frozen."""
@@ -90,17 +87,14 @@ def difference(found: Form, wanted: Form) -> str:
     return "nothing differs"
 
 
-def fault_of_uplink(uplink: Message, forms: Forms) -> str | None:
-    """What is wrong with the numbers of an update whose form is right."""
-    sent_down = {name for name, *_ in forms.downlink}
+def fault_of_uplink(uplink: Message, declared: Declared) -> str | None:
+    """What is wrong with the numbers of an update whose form is right, by what the algorithm says they are."""
     for name, value in uplink.items():
-        lowest, highest = (
-            (0.0, MOST) if name in COUNTS else (0.0, 1.0) if name in SHARES else _around(name in sent_down)
-        )
-        fault = _outside(name, value, lowest, highest)
+        kind = key_of(declared, name).kind
+        fault = _outside(name, value, kind.lowest, kind.highest)
         if fault is not None:
             return fault
-        if name in COUNTS and (value != value.round()).any():
+        if kind.whole and (value != value.round()).any():
             return f"{name} counts {value.flatten()[0].item():g}, which is not a whole number"
     return None
 
@@ -136,19 +130,15 @@ def fault_of_counts(counts: Message, task: Task, rounds: int) -> str | None:
     return None
 
 
-def contradiction(uplink: Message, counts: Message) -> str | None:
-    """Where an update claims more weight than the evaluation beside it has training nodes."""
-    if "num_train" not in uplink or "evaluation.confusion" not in counts:
+def contradiction(uplink: Message, counts: Message, declared: Declared) -> str | None:
+    """Where an update claims more training nodes than the evaluation beside it counts."""
+    if "evaluation.confusion" not in counts:
         return None
-    claimed, counted = uplink["num_train"].sum(), counts["evaluation.confusion"][0, 0].sum()
-    if claimed <= counted.to(claimed.dtype):
-        return None
-    return f"num_train is {claimed:g}, but evaluation.confusion counts {counted:g} training nodes"
-
-
-def _around(is_sent_down: bool) -> tuple[float, float]:
-    largest = LARGEST_WEIGHT if is_sent_down else MOST
-    return -largest, largest
+    counted = counts["evaluation.confusion"][0, 0].sum()
+    for name, value in uplink.items():
+        if key_of(declared, name).kind is TRAIN_NODES and value.sum() > counted.to(value.dtype):
+            return f"{name} is {value.sum():g}, but evaluation.confusion counts {counted:g} training nodes"
+    return None
 
 
 def _outside(name: str, value: Tensor, lowest: float, highest: float) -> str | None:

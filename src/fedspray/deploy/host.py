@@ -18,6 +18,7 @@ from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request
 from fedspray.experiment import RoundSettings
+from fedspray.messages import not_finite
 from fedspray.nn.tree import Message
 from fedspray.runs.models import PersonalModel
 
@@ -134,10 +135,12 @@ class RemoteHost:
             found = form_of(getattr(reply, part))
             if found != form:
                 return f"its {part} is not the algorithm's: {difference(found, form)}"
+            if (wrong := not_finite(getattr(reply, part))) is not None:
+                return f"{wrong} is not finite"
         return (
-            fault_of_uplink(reply.uplink, self._forms)
+            fault_of_uplink(reply.uplink, self._forms.declared)
             or fault_of_counts(reply.counts, self._task, self._rounds.rounds)
-            or contradiction(reply.uplink, reply.counts)
+            or contradiction(reply.uplink, reply.counts, self._forms.declared)
         )
 
     def _quorum(self, request: Request, train_ids: Set[int]) -> Quorum:

@@ -45,7 +45,7 @@ class LocalFederation:
     def __init__(
         self, folder: Path, federation: Federation, settings: RunSettings, *, grace: float = 60.0, threads: int = 1
     ) -> None:
-        federation.check_labels()
+        federation.check_labels(settings.keep_split)
         agreement = Agreement(federation.roster, settings)
         self.project = Project(folder, Address("localhost", free_port()), grace)
         store.new_folder(folder)

@@ -145,6 +145,8 @@ class SiteRun:
         self._algorithm = own.algorithms[self._id]
         forms = Forms.of(self._algorithm, own.roster.task, own.resolved.dtype)
         self._downlink: Form = forms.downlink
+        self.leaves = own.leaves()
+        """What the server makes of each key that this site sends."""
         self.most_bytes = forms.most_bytes("downlink")
         """A larger message is none of this run's."""
 

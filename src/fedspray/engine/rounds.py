@@ -21,6 +21,7 @@ from fedspray.errors import RunStopped
 from fedspray.evaluation import selection
 from fedspray.evaluation.metrics import Counts, Json, PartCounts, breakdowns
 from fedspray.experiment import RoundSettings
+from fedspray.messages import combine
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -107,7 +108,8 @@ def run_rounds(
         if round_index > 1:
             progress = _evaluated(engine, progress, answers, settings, on_record)
         _check_enough(engine, answers, chosen, settings, round_index)
-        server = algorithm.server_update(progress.server, answers.uplink, answers.trained)
+        combined = combine(algorithm.uplink, answers.uplink)
+        server = algorithm.server_update(progress.server, combined, answers.trained)
         pending = {
             "round": round_index,
             "trained": list(answers.trained),

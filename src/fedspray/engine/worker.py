@@ -24,6 +24,7 @@ from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
 from fedspray.engine.sampling import update_on_sample
 from fedspray.errors import OtherVersionError
 from fedspray.evaluation.counting import Counter
+from fedspray.messages import not_finite
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import stream_key
@@ -125,7 +126,9 @@ class Worker:
                 round_seed = stream_key(self._seed, "round", request.round_index)
                 update = update_on_sample if self.algorithm.sample_nodes else type(self.algorithm).client_update
                 state, uplink = update(self.algorithm, state, message, self.batch, round_seed)
-                _check_finite(uplink)
+                wrong = not_finite(uplink)
+                if wrong is not None:
+                    raise NotFinite(f"{wrong} is not finite after local training")
         self._memories = [kept, Memory(request.round_index, state, candidate, best)]
         return uplink, counts
 
@@ -226,9 +229,3 @@ def _better(memory: Memory, best_round: int | None) -> Snapshot | None:
     if candidate is None or best_round is None or candidate.round_index > best_round:
         return best
     return candidate if best is None or candidate.round_index > best.round_index else best
-
-
-def _check_finite(uplink: Message) -> None:
-    for name, value in uplink.items():
-        if not torch.isfinite(value.sum()):
-            raise NotFinite(f"{name} is not finite after local training")

@@ -112,9 +112,17 @@ def client_mean(values: Tensor, rows: NodeRows) -> Tensor:
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Mean over the client axis: values [K, …], weights [K] → […]."""
-    shares = (weights / weights.sum()).to(values.dtype)
-    mean: Tensor = torch.tensordot(shares, values, dims=1)
+    """Mean over the client axis: values [K, …], weights [K] → […]; values [K, C, …], weights [K, C] → [C, …].
+
+    It is 0 where all weights are 0.
+    """
+    total = weights.sum(dim=0)
+    if weights.dim() > 1:
+        sums = torch.einsum("kc,kc...->c...", weights, values)
+        return sums / total.clamp(min=1e-12).view(-1, *[1] * (sums.dim() - 1))
+    if total == 0:
+        return values.new_zeros(values.shape[1:])
+    mean: Tensor = torch.tensordot((weights / total).to(values.dtype), values, dims=1)
     return mean
 
 

@@ -86,6 +86,7 @@ class PersonalModel:
             "num_classes": self.task.num_classes,
             "class_names": self.task.class_names,
             "feature_names": self.task.feature_names,
+            **({} if self.task.schema is None else {"schema": self.task.schema}),
             "algorithm": self.settings.algorithm,
             "backbone": self.settings.backbone,
             "values": values_of(self.algorithm),
@@ -102,9 +103,8 @@ class PersonalModel:
         settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
         run = resolve(settings)
         names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
-        task = Task(
-            meta["num_features"], meta["num_classes"], *(None if known is None else tuple(known) for known in names)
-        )
+        classes, features = (None if known is None else tuple(known) for known in names)
+        task = Task(meta["num_features"], meta["num_classes"], classes, features, meta.get("schema"))
         template = run.algorithm.init_clients(task, _single_node(task, run.dtype), seed=0)
         server = tree.cast(run.algorithm.init_server(task, seed=0), run.dtype)
         expected = {

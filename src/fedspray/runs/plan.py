@@ -70,7 +70,7 @@ class Plan:
 
 def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1) -> Plan:
     """Tries the run on a sample of ``federation`` and scales what it took."""
-    federation.check_labels()
+    federation.check_labels(settings.keep_split)
     if not settings.keep_split:
         federation = federation.with_split(settings.seeds[0])
     run = resolve(settings)

@@ -29,8 +29,8 @@ def begin(
     folder: Path, federation: Federation, run: RunSettings | Resolved, source: Json | None, *, threads: int = 1
 ) -> Path:
     """Creates the run folder, with all that is needed to start again to the same bits."""
-    federation.check_labels()
     run = resolve(run)
+    federation.check_labels(run.settings.keep_split)
     splits = federation.split_fingerprint() if run.settings.keep_split else None
     begin_with(folder, federation.roster, run, source, federation.fingerprint(), splits=splits, threads=threads)
     _describe(folder, federation)
@@ -103,7 +103,7 @@ def carry_out(
         begun: the folder was made for this federation just now. If not, the data are compared with its own.
     """
     run = resolve(run)
-    federation.check_labels()
+    federation.check_labels(run.settings.keep_split)
     if folder is not None and not begun and (folder / "settings.json").exists():
         _check_same_data(folder, federation)
         if not (folder / store.FEDERATION).exists():  # killed just before it was written

@@ -1,0 +1,208 @@
+"""What would train without an error and still be wrong, in a sentence each, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from fedspray.data.graph import UNLABELLED
+from fedspray.display import count, cut
+
+if TYPE_CHECKING:
+    from fedspray.data.federation import Client, Federation
+
+WILD_RATIO, WILD_SPREAD = 100.0, 1_000.0
+"""A feature is on another scale if it spreads so many times as far as the middle one, or this far by itself."""
+GIVEN_AWAY = 0.05
+"""Share of the errors of always guessing the largest class that a feature may leave before it gives the label away."""
+MOST_NODES, MOST_BINS, FEWEST_NODES = 20_000, 50, 20
+SHOWN = 5
+"""Features that a sentence names."""
+
+SECONDS, MILLISECONDS, DATES = (1e8, 4.1e9), (1e11, 4.1e12), (19_000_101, 21_001_231)
+"""Ranges of numbers that are time stamps (1973 to 2099), or dates written as one number."""
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Something that would go wrong silently."""
+
+    kind: str
+    """One of: scale, constant, time, leak, first class, phantom class, untrained class, empty split."""
+    sentence: str
+
+
+def find_traps(federation: Federation) -> list[Trap]:
+    """Looks at features, labels and splits of all clients together."""
+    clients = federation.clients
+    return [*_feature_traps(clients), *_class_traps(clients), *_split_traps(clients)]
+
+
+def looks_like_time(values: NDArray[Any]) -> bool:
+    """Whether numbers are time stamps, or dates written as 20241231, rather than amounts; zeros may be missing ones."""
+    present = values[np.isfinite(values) & (values != 0)]
+    if len(present) < 2 or present.min() == present.max() or (present != np.floor(present)).any():
+        return False
+    low, high = float(present.min()), float(present.max())
+    if any(start <= low and high <= end for start, end in (SECONDS, MILLISECONDS)):
+        return True
+    return bool(DATES[0] <= low and high <= DATES[1] and _is_date(present).all())
+
+
+def gives_away(codes: NDArray[np.int64], labels: NDArray[np.int64]) -> bool:
+    """Whether the class follows from a code: guessing each code's largest class leaves hardly any error."""
+    known = labels != UNLABELLED
+    if known.sum() < FEWEST_NODES:
+        return False
+    groups, classes = codes[known] - codes[known].min(), labels[known]
+    table = np.zeros((int(groups.max()) + 1, int(classes.max()) + 1))
+    np.add.at(table, (groups, classes), 1)
+    return _is_leak(table.max(axis=1).sum(), table.sum(axis=0).max(), len(classes))
+
+
+def _is_leak(right: float, majority: float, total: int) -> bool:
+    return bool(total - majority >= 2 and total - right < GIVEN_AWAY * (total - majority))
+
+
+def _is_date(values: NDArray[Any]) -> NDArray[np.bool_]:
+    numbers = values.astype(np.int64)
+    month, day = numbers // 100 % 100, numbers % 100
+    return np.asarray((month >= 1) & (month <= 12) & (day <= 32))  # float32 has every second number only
+
+
+# ---- features -----------------------------------------------------------------------------------
+
+
+def _feature_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
+    graphs = [client.graph for client in clients]
+    if not graphs[0].num_features:
+        return
+    sparse = any(graph.is_sparse for graph in graphs)
+    stack: Any = sp.vstack if sparse else np.concatenate
+    step = max(1, sum(graph.num_nodes for graph in graphs) // MOST_NODES)
+    matrix = stack([graph.features[::step] for graph in graphs])
+    labels = np.concatenate([graph.labels[::step] for graph in graphs])
+    given = next((graph.feature_names for graph in graphs if graph.feature_names is not None), None)
+    names = given or tuple(f"{i}" for i in range(graphs[0].num_features))
+    spread = _spread(matrix)
+    middle = float(np.median(spread))
+    wild = (spread > WILD_SPREAD) | ((spread > WILD_RATIO * middle) & (spread > 10))
+    if wild.any():
+        yield Trap(
+            "scale",
+            f"{_named(names, wild)} {_on(wild, 'is', 'are')} on a scale of {spread[wild].max():,.0f} where the middle "
+            f"feature has {middle:.3g}: scale {_on(wild, 'it', 'them')}, or training sees nothing else",
+        )
+    if sparse:
+        leaks = _sparse_leaks(sp.csc_array(matrix), labels)
+    else:
+        low, high = (np.stack([pick(graph.dense_features(), axis=0) for graph in graphs]) for pick in (np.min, np.max))
+        constant = low.min(axis=0) == high.max(axis=0)
+        if constant.any():
+            yield Trap("constant", f"{_named(names, constant)} {_on(constant, 'has', 'have')} one value for every node")
+        late = np.array([looks_like_time(column) for column in matrix.T])
+        if late.any():
+            yield Trap("time", f"{_named(names, late)} {_on(late, 'looks', 'look')} like time stamps taken as numbers")
+        leaks = _dense_leaks(matrix, labels)
+    if leaks.any():
+        yield Trap("leak", f"{_named(names, leaks)} {_on(leaks, 'gives', 'give')} the label away: is it known in time?")
+
+
+def _spread(matrix: Any) -> NDArray[np.float64]:
+    """[F]: standard deviations."""
+    if not sp.issparse(matrix):
+        return np.asarray(matrix.std(axis=0, dtype=np.float64))
+    means = np.asarray(matrix.mean(axis=0), np.float64).ravel()
+    squares = np.asarray(matrix.astype(np.float64).power(2).mean(axis=0)).ravel()
+    return np.sqrt(np.maximum(squares - means**2, 0))
+
+
+def _dense_leaks(matrix: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    chosen = np.flatnonzero(labels != UNLABELLED)
+    found = np.zeros(matrix.shape[1], np.bool_)
+    bins = min(MOST_BINS, len(chosen) // 10)
+    if bins < 2:
+        return found
+    for place in range(matrix.shape[1]):
+        values = matrix[chosen, place]
+        edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1], method="nearest"))
+        found[place] = gives_away(np.searchsorted(edges, values), labels[chosen])
+    return found
+
+
+def _sparse_leaks(matrix: Any, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    known = labels != UNLABELLED
+    total = int(known.sum())
+    if total < FEWEST_NODES:
+        return np.zeros(matrix.shape[1], np.bool_)
+    one_hot = sp.csr_array(
+        (np.ones(total), (labels[known], np.flatnonzero(known))), shape=(int(labels.max()) + 1, len(labels))
+    )
+    present = (one_hot @ (matrix != 0).astype(np.float64)).toarray()  # [C, F]: nodes of each class with the feature
+    sizes = np.bincount(labels[known])[:, None]
+    right = present.max(axis=0) + (sizes - present).max(axis=0)
+    return np.array([_is_leak(number, sizes.max(), total) for number in right])
+
+
+def _named(names: tuple[str, ...], chosen: NDArray[np.bool_]) -> str:
+    places = np.flatnonzero(chosen)
+    listed = ", ".join(cut(repr(names[place]), 60) for place in places[:SHOWN])
+    more = f" and {len(places) - SHOWN:,} more" if len(places) > SHOWN else ""
+    return f"feature{'s' if len(places) > 1 else ''} {listed}{more}"
+
+
+def _on(chosen: NDArray[np.bool_], one: str, many: str) -> str:
+    return one if chosen.sum() == 1 else many
+
+
+# ---- classes and splits -------------------------------------------------------------------------
+
+
+def _class_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
+    counts = np.sum([client.graph.label_counts() for client in clients], axis=0)
+    if not counts.any():
+        return
+    names = next((c.graph.class_names for c in clients if c.graph.class_names is not None), None)
+    empty = np.flatnonzero(counts == 0)
+    first = int(np.argmax(counts > 0))
+    if first and names is None:
+        yield Trap("first class", f"labels start at {first}, but classes are counted from 0: class 0 has no node")
+        empty = empty[empty > first]
+    if len(empty):
+        listed = ", ".join(str(place) if names is None else repr(names[place]) for place in empty[:SHOWN])
+        more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
+        yield Trap(
+            "phantom class", f"{_classes(len(empty))} {listed}{more} without a node: nobody can learn or test it"
+        )
+    trained = np.sum([np.bincount(c.graph.labels[c.split.train], minlength=len(counts)) for c in clients], axis=0)
+    lacking = np.flatnonzero((counts > 0) & (trained == 0)) if trained.any() else np.array([], np.int64)
+    if len(lacking):
+        listed = ", ".join(str(place) if names is None else repr(names[place]) for place in lacking[:SHOWN])
+        yield Trap(
+            "untrained class", f"{_classes(len(lacking))} {listed} without a node for training: it is never learnt"
+        )
+
+
+def _split_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
+    labelled = [client for client in clients if client.graph.labelled.any()]
+    for part, why in (
+        ("train", "nothing is learnt there"),
+        ("val", "no round can be chosen by them"),
+        ("test", "nothing is reported of them"),
+    ):
+        without = [client.name for client in labelled if not getattr(client.split, part).any()]
+        title = {"train": "training", "val": "validation", "test": "test"}[part]
+        if labelled and len(without) == len(labelled):
+            yield Trap("empty split", f"no client has a {title} node: {why}")
+        elif without:
+            listed = ", ".join(without[:SHOWN]) + (" …" if len(without) > SHOWN else "")
+            yield Trap("empty split", f"{count(len(without), 'client')} ({listed}) without a {title} node: {why}")
+
+
+def _classes(number: int) -> str:
+    return "class" if number == 1 else "classes"

@@ -1,0 +1,145 @@
+"""What crosses from clients to the server: every key says how it is combined, and what its numbers are.
+
+An algorithm declares its uplink key by key (``gnn.*`` stands for all that begin with ``gnn.``)::
+
+    uplink = {
+        "gnn.*": mean("the GNN after local training", weight="num_train"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
+    }
+
+The engine combines what clients send (`combine`), and the algorithm's server step receives the result: a `mean` and a
+`total` without a client axis, and every client's own row only of what was declared as `each`, with the reason why.
+A mean is a ratio of two sums, so a protocol can give the server nothing but sums (`addends`, `from_sums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedspray.nn import ops
+from fedspray.nn.tree import Message
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the numbers of a key are, and the limits of what is believed."""
+
+    name: str
+    lowest: float
+    highest: float
+    whole: bool = False
+    """Whole numbers only."""
+
+
+WEIGHTS = Kind("weights", -1e6, 1e6)
+"""Weights of a model and averages of representations: trained ones are below 100."""
+CLASS_VECTORS = Kind("a vector for each class", -1e6, 1e6)
+COUNTS = Kind("counts", 0, 1e9, whole=True)
+"""Of nodes or edges: more no site has."""
+TRAIN_NODES = Kind("training nodes", 0, 1e9, whole=True)
+"""Not above the training nodes of the evaluation beside it."""
+SHARES = Kind("shares", 0, 1)
+NUMBERS = Kind("numbers", -1e9, 1e9)
+"""Sums over nodes, lengths."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of an uplink, or all with a common beginning: made by `mean`, `total` or `each`."""
+
+    text: str
+    """What it is."""
+    fate: str
+    """``mean``, ``sum``, or ``each`` where the server needs every client's own value."""
+    kind: Kind
+    weight: str | None = None
+    """Of a mean: the key that clients are weighted by, [K] or, with a weight for each class, [K, C]."""
+    reason: str | None = None
+    """Why the server needs every client's own value."""
+
+    @property
+    def told(self) -> str:
+        """The fate in words."""
+        return {"mean": f"mean by {self.weight}", "sum": "sum"}.get(self.fate, f"each client's own: {self.reason}")
+
+
+Declared = Mapping[str, Key | str]
+"""Keys, or ``prefix.*``; a mere text counts as `each`."""
+
+
+def mean(text: str, kind: Kind = WEIGHTS, *, weight: str = "num_train") -> Key:
+    """The server receives the weighted mean; 0 where all weights are 0."""
+    return Key(text, "mean", kind, weight=weight)
+
+
+def total(text: str, kind: Kind = NUMBERS) -> Key:
+    """The server receives the sum over clients."""
+    return Key(text, "sum", kind)
+
+
+def each(text: str, reason: str, kind: Kind = NUMBERS) -> Key:
+    """The server receives every client's own value, because of ``reason``."""
+    return Key(text, "each", kind, reason=reason)
+
+
+def key_of(declared: Declared, name: str) -> Key:
+    """What is declared for a key; of several prefixes, the longest counts."""
+    patterns = [p for p in declared if p == name or (p.endswith(".*") and name.startswith(p.removesuffix("*")))]
+    found = declared[max(patterns, key=len)]
+    return each(found, "the algorithm does not say how it is combined") if isinstance(found, str) else found
+
+
+def fates(declared: Declared) -> dict[str, Key]:
+    """Every key or prefix as declared."""
+    return {name: key_of(declared, name) for name in declared}
+
+
+def combine(declared: Declared, rows: Message) -> Message:
+    """What the server's step receives of the clients' rows, [K, …]."""
+    return {name: _combined(key_of(declared, name), value, rows) for name, value in rows.items()}
+
+
+def _combined(key: Key, value: Tensor, rows: Message) -> Tensor:
+    if key.weight is not None:
+        return ops.weighted_mean(value, rows[key.weight])
+    return value if key.fate == "each" else value.sum(dim=0)
+
+
+def addends(declared: Declared, rows: Message) -> Message:
+    """What each client gives to a protocol that can only add, [K, …]: sums as they are, means times their weight."""
+    keys = {name: key_of(declared, name) for name in rows}
+    needed = {name for name, key in keys.items() if key.fate != "each"} | {key.weight for key in keys.values()}
+    return {name: _times(value, _weight(keys[name], rows)) for name, value in rows.items() if name in needed}
+
+
+def from_sums(declared: Declared, sums: Message, own: Message) -> Message:
+    """What the server's step receives, from the sums of all `addends`, and ``own``: rows of what is declared `each`."""
+    found = {}
+    for name, value in sums.items():
+        weight = _weight(key_of(declared, name), sums)
+        divided = value if weight is None else _times(value, torch.where(weight > 0, 1 / weight, 0))
+        found[name] = own.get(name, divided)
+    return found | own
+
+
+def _weight(key: Key, values: Message) -> Tensor | None:
+    return None if key.weight is None else values[key.weight]
+
+
+def _times(value: Tensor, weight: Tensor | None) -> Tensor:
+    if weight is None:
+        return value
+    return value * weight.to(value.dtype).view(*weight.shape, *[1] * (value.dim() - weight.dim()))
+
+
+def not_finite(message: Message) -> str | None:
+    """The first key that holds NaN or infinity."""
+    for name, value in message.items():
+        # The sum is many times faster; of large numbers it may overflow where no single one has.
+        if not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
+            return name
+    return None

@@ -1,0 +1,167 @@
+"""`import_tables`: from files and a schema to a graph, a client or a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspray.data.federation import Client, Federation
+from fedspray.data.graph import Cleaning, Graph
+from fedspray.data.splits import Split
+from fedspray.display import count
+from fedspray.errors import InputError
+from fedspray.tables.columns import encode, regroup
+from fedspray.tables.database import MEMORY, Database, OnProgress
+from fedspray.tables.links import Links, join_edges, open_edges
+from fedspray.tables.parts import fixed_split
+from fedspray.tables.problems import Problems
+from fedspray.tables.rows import Rows, fetch, number_ends, number_nodes, read_clients, read_labels
+from fedspray.tables.schema import STRUCTURE, Schema
+from fedspray.tables.sources import Source, load_sources
+from fedspray.tables.structure import structural_features
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """What files hold, under a schema."""
+
+    graph: Graph
+    """All nodes; without names where two clients may use the same."""
+    names: tuple[str, ...]
+    """[N]: the nodes' ids."""
+    owner: NDArray[np.int64] | None
+    """[N]: the number of each node's client, -1 for nobody's; None if all have one owner."""
+    clients: tuple[str, ...]
+    split: Split | None
+    """None: drawn at random for each seed."""
+    schema: Schema
+    """Resolved: with the scales, vocabularies and classes that were used."""
+    problems: Problems
+    notes: list[str] = field(default_factory=list)
+
+    def client(self, name: str) -> Client:
+        """Everything as one client."""
+        if self.owner is not None:
+            raise InputError(f"the tables hold {len(self.clients)} clients, so they cannot be client {name!r} alone")
+        return self._federation((name,), np.zeros(self.graph.num_nodes, np.int64), name).clients[0]
+
+    def federation(self, name: str) -> Federation:
+        """All clients."""
+        if self.owner is None:
+            raise InputError(
+                "the tables do not say whose each node is: name the client (--client NAME), give [nodes] a client "
+                "column, or write {client} in the paths of its files; --out FILE.npz makes one graph to be cut"
+            )
+        return self._federation(self.clients, self.owner, name)
+
+    def whole(self) -> Graph:
+        """One graph with the nodes' names."""
+        return replace(self.graph, node_names=self.names if len(set(self.names)) == len(self.names) else None)
+
+    def _federation(self, clients: Sequence[str], owner: NDArray[np.int64], name: str) -> Federation:
+        choice = self.schema.split
+        tidied = self.graph.tidied()
+        settings = {"dataset": name, "num_clients": len(clients), **({"tidied": tidied} if tidied else {})}
+        parts = {client: np.flatnonzero(owner == place) for place, client in enumerate(clients)}
+        made = Federation.from_graph(
+            self.graph, parts, name=name, seed=choice.seed, split=choice.parts, settings=settings
+        )
+        own = []
+        for client in made.clients:
+            graph = replace(client.graph, node_names=tuple(self.names[node] for node in client.node_ids))
+            split = client.split
+            if self.split is not None:
+                split = Split(*(mask[client.node_ids] for mask in (self.split.train, self.split.val, self.split.test)))
+            own.append(replace(client, graph=graph, split=split))
+        fixed = {} if self.split is None else {"own_split": choice.kind}
+        return replace(made, clients=tuple(own), settings={**made.settings, **fixed})
+
+
+def import_tables(
+    schema: Schema,
+    *,
+    nodes: Sequence[str] | None = None,
+    edges: Sequence[str] | None = None,
+    strict: bool = False,
+    memory: str = MEMORY,
+    on_progress: OnProgress | None = None,
+) -> Imported:
+    """Reads tables of nodes and edges through a schema.
+
+    Args:
+        schema: what the columns mean.
+        nodes, edges: paths of files that replace the schema's; may have ``*`` and ``{client}``.
+        strict: refuse the files if any row has a problem; otherwise such rows are left out and counted.
+        memory: what the database may hold in memory, such as ``512MB``.
+        on_progress: is told what is done.
+    """
+    with Database.open(memory, on_progress) as database:
+        return read_database(database, schema, *load_sources(database, schema, nodes, edges), strict)
+
+
+def read_database(database: Database, schema: Schema, nodes: Source, edges: Source, strict: bool) -> Imported:
+    """The same, from tables that are loaded already."""
+    problems = Problems()
+    for loaded in database.loaded:
+        problems.add_rejects(loaded)
+    if not edges.files and not nodes.files:
+        raise InputError("there are no files: give tables of nodes and edges, in the schema or as --nodes and --edges")
+    notes = []
+    if edges.files:
+        open_edges(database, schema, edges)
+    if nodes.files:
+        rows = number_nodes(database, schema, nodes, problems)
+    else:
+        rows = number_ends(database, schema, edges)
+        structure = schema.nodes.structure or STRUCTURE
+        schema = replace(schema, nodes=replace(schema.nodes, structure=structure))
+        notes.append(
+            f"there is no table of nodes, so they come from the edges, and their features from the structure: "
+            f"{', '.join(structure)}"
+        )
+    if rows.unused:
+        notes.append(f"columns that the schema does not name are left out: {', '.join(rows.unused)}")
+    links = None
+    if edges.files:
+        links = join_edges(database, schema, edges, rows, problems)
+    if strict and problems.total:
+        raise problems.refuse()
+    return _assemble(database, schema, rows, links, problems, notes)
+
+
+def _assemble(
+    database: Database, schema: Schema, rows: Rows, links: Links | None, problems: Problems, notes: list[str]
+) -> Imported:
+    if links is None:
+        notes.append("there is no table of edges, so no node has a neighbour")
+        links = Links(np.zeros((2, 0), np.int64), Cleaning())
+    elif links.later:
+        notes.append(f"{count(links.later, 'edge')} after {schema.edges.until} left out")
+    labels, schema = read_labels(database, schema)
+    structure = structural_features(links.edges, rows.num_nodes, schema.nodes.structure)
+    encoded = encode(database, rows.features, schema.nodes.sparse, structure)
+    classes = schema.nodes.classes or ()
+    owned = read_clients(database, schema, rows)
+    split = fixed_split(database, schema, labels, None if owned is None else owned[0])
+    schema = replace(
+        schema,
+        features=regroup(encoded.features),
+        nodes=replace(schema.nodes, sparse=not isinstance(encoded.matrix, np.ndarray)),
+    )
+    graph = Graph(
+        features=encoded.matrix,
+        edges=links.edges,
+        labels=np.full(rows.num_nodes, -1, np.int64) if labels is None else labels,
+        num_classes=len(classes),
+        class_names=(schema.nodes.class_names or classes) or None,
+        feature_names=encoded.names,
+        cleaning=links.cleaning,
+        schema=schema.to_toml(),
+    )
+    owner, clients = owned or (None, ())
+    if owner is not None and (owner < 0).any():
+        notes.append(f"{count(int((owner < 0).sum()), 'node')} without a client left out, with their edges")
+    return Imported(graph, tuple(fetch(database, "_id", object)), owner, clients, split, schema, problems, notes)

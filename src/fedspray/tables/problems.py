@@ -1,0 +1,63 @@
+"""Rows that cannot be used: counted by kind, and the first ones shown with file and line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fedspray.display import count
+from fedspray.errors import InputError, printable
+from fedspray.tables.database import Database, Loaded, find_lines, line_at, literal
+
+SHOWN = 5
+"""Rows of each kind of problem that are shown."""
+
+
+@dataclass
+class Problems:
+    """What is wrong with the rows of some files."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """Rows by kind of problem."""
+    sentences: list[str] = field(default_factory=list)
+    """The first rows of each kind, with file and line."""
+
+    @property
+    def total(self) -> int:
+        """Rows with a problem, one for each problem they have."""
+        return sum(self.counts.values())
+
+    def add_rejects(self, loaded: Loaded) -> None:
+        """Rows that did not fit the columns of their file."""
+        if not loaded.num_rejects:
+            return
+        self.counts["unreadable"] += loaded.num_rejects
+        for record, place, why in loaded.rejects[:SHOWN]:
+            line = line_at(loaded.path, place) if loaded.is_text else record
+            self.sentences.append(f"{loaded.path}, line {line}: {why.rstrip('.')}")
+
+    def add(self, database: Database, kind: str, files: list[Loaded], rows: str, sentence: str) -> None:
+        """Rows of a query (``_file``, ``_row``, ``value``); ``sentence`` has a ``{value}``."""
+        total = database.number(f"SELECT count(*) FROM ({rows})")
+        if not total:
+            return
+        self.counts[kind] += total
+        first = database.rows(f"SELECT _file, _row, value FROM ({rows}) ORDER BY _file, _row LIMIT {SHOWN}")
+        for index in sorted({file for file, _, _ in first}):
+            mine = [(row, value) for file, row, value in first if file == index]
+            lines = find_lines(files[index], [row for row, _ in mine])
+            for row, value in mine:
+                place = f"{files[index].path}, line {lines.get(row, row + 1)}"
+                self.sentences.append(f"{place}: {sentence.replace('{value}', repr(printable(str(value))))}")
+
+    def refuse(self, reason: str = "") -> InputError:
+        """The error that names the first problem."""
+        rest = [f"and {count(self.total - 1, 'more problem')}"] if self.total > 1 else []
+        told = ", ".join([*rest, reason] if reason else rest)
+        return InputError(f"{self.sentences[0]} ({told})" if told else self.sentences[0])
+
+
+def flagged(condition: str, column: str | None, source: str) -> str:
+    """The query of rows of a table for which a condition holds."""
+    value = literal("") if column is None else column
+    return f"SELECT _file, _row, {value} AS value FROM {source} WHERE {condition}"

@@ -1,0 +1,179 @@
+"""The rows of nodes: checked, numbered, with their labels, clients and features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspray.data.graph import UNLABELLED
+from fedspray.errors import InputError
+from fedspray.tables.columns import AT_ONCE, bad_cells, expand, moment
+from fedspray.tables.database import Database, literal, quoted
+from fedspray.tables.problems import Problems, flagged
+from fedspray.tables.schema import Feature, Schema, natural
+from fedspray.tables.sources import Source
+
+MOST_BAD = 0.5
+"""Share of the rows that may be left out; with more, the schema does not fit the file."""
+TOO_MANY = "more than half of the rows cannot be used"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the table ``nodes`` holds: ``_pos`` (the node's number), ``_client``, ``_id`` and the schema's columns."""
+
+    num_nodes: int
+    per_client: bool
+    """Whether ids are a client's own, so that two clients may use the same."""
+    features: list[Feature]
+    """One for each column."""
+    unused: tuple[str, ...] = ()
+
+
+def number_nodes(database: Database, schema: Schema, source: Source, problems: Problems) -> Rows:
+    """Checks every row and puts the good ones, in the order of the files, into the table ``nodes``."""
+    nodes = schema.nodes
+    if nodes.id is None:
+        raise InputError("[nodes] has no id, but needs the column that names each node")
+    asked = {"id": nodes.id, "label": nodes.label, "client": nodes.client, "split": schema.split.column}
+    special = [name for name in asked.values() if name is not None]
+    for key, name in asked.items():
+        source.need([name] if name else [], "[split] column" if key == "split" else f"[nodes] {key}")
+    features = expand(schema.features, source.columns, f"{source.files[0].path}, [[features]]")
+    columns = [feature.columns[0] for feature in features if feature.kind != "drop"]
+    source.need(columns, "[[features]]")
+    given = next(
+        (feature for feature in features if feature.columns[0] == nodes.label and feature.kind != "drop"), None
+    )
+    if given is not None:
+        raise InputError(f"column {nodes.label!r} is the label, but is a feature too: it would give itself away")
+    database.run(f"CREATE VIEW given_nodes AS {source.union([*special, *columns])}")
+    _find_bad(database, schema, source, features, problems)
+    total = database.number("SELECT count(*) FROM given_nodes")
+    database.run(
+        "CREATE TABLE nodes AS "
+        f"SELECT row_number() OVER (ORDER BY _file, _row) - 1 AS _pos, {quoted(nodes.id)} AS _id, * "
+        "FROM given_nodes ANTI JOIN bad_nodes USING (_file, _row) ORDER BY _file, _row",
+        doing="numbering the nodes",
+    )
+    left = database.number("SELECT count(*) FROM nodes")
+    if left < (1 - MOST_BAD) * total or left == 0:
+        if not problems.total:
+            raise InputError(f"{source.files[0].path} has no rows, but at least one node is needed")
+        raise problems.refuse(TOO_MANY)
+    unused = tuple(name for name in source.columns if name not in {*special, *(f.columns[0] for f in features)})
+    return Rows(left, source.per_client, features, unused)
+
+
+def number_ends(database: Database, schema: Schema, edges: Source) -> Rows:
+    """Where there is no table of nodes: everybody at an end of an edge, in the order of appearance."""
+    ends = (schema.edges.source, schema.edges.target)
+    edges.need([name for name in ends if name], "[edges]")
+    listed = " UNION ALL ".join(
+        f"SELECT _client, {quoted(str(name))} AS _id, (_file << 48) + _row * 2 + {place} AS _seen FROM given_edges"
+        for place, name in enumerate(ends)
+    )
+    database.run(
+        "CREATE TABLE nodes AS SELECT row_number() OVER (ORDER BY _seen) - 1 AS _pos, _id, _client FROM "
+        f"(SELECT _client, _id, min(_seen) AS _seen FROM ({listed}) WHERE _id IS NOT NULL GROUP BY ALL) ORDER BY _seen",
+        doing="numbering the nodes",
+    )
+    total = database.number("SELECT count(*) FROM nodes")
+    if not total:
+        raise InputError(f"{edges.files[0].path} has no edges, but at least one is needed")
+    return Rows(total, edges.per_client, [])
+
+
+def _find_bad(
+    database: Database, schema: Schema, source: Source, features: Sequence[Feature], problems: Problems
+) -> None:
+    database.run("CREATE TABLE bad_nodes (_file INTEGER, _row BIGINT)")
+    identity = quoted(str(schema.nodes.id))
+
+    def note(kind: str, rows: str, sentence: str) -> None:
+        problems.add(database, kind, source.files, rows, sentence)
+        database.run(f"INSERT INTO bad_nodes SELECT _file, _row FROM ({rows})")
+
+    note("no id", flagged(f"{identity} IS NULL", None, "given_nodes"), f"column {schema.nodes.id!r} is empty")
+    again = (
+        f"SELECT _file, _row, {identity} AS value FROM given_nodes WHERE {identity} IS NOT NULL "
+        f"QUALIFY row_number() OVER (PARTITION BY _client, {identity} ORDER BY _file, _row) > 1"
+    )
+    note("repeated id", again, "id {value} was there before, but every node must have one row")
+    cells = [(feature.columns[0], *found) for feature in features for found in bad_cells(feature)]
+    for start in range(0, len(cells), AT_ONCE):  # one look at many columns: most have nothing wrong
+        some = cells[start : start + AT_ONCE]
+        counts = database.rows(f"SELECT {', '.join(f'count_if({bad})' for _, bad, _ in some)} FROM given_nodes")[0]
+        for (column, bad, sentence), number in zip(some, counts, strict=True):
+            if number:
+                note("bad value", flagged(bad, quoted(column), "given_nodes"), sentence)
+    if schema.nodes.label is not None and schema.nodes.classes is not None:
+        label = quoted(schema.nodes.label)
+        listed = ", ".join(map(literal, schema.nodes.classes))
+        said = f"label {{value}} is not one of the classes, {', '.join(schema.nodes.classes)}"
+        note("unknown label", flagged(f"{label} NOT IN ({listed})", label, "given_nodes"), said)
+    if schema.nodes.client is not None:
+        client = quoted(schema.nodes.client)
+        odd = f"NOT regexp_full_match({client}, '[A-Za-z0-9][A-Za-z0-9._-]*')"
+        said = "client {value} is not a name: use letters, digits, '.', '_' and '-'"
+        note("bad client", flagged(odd, client, "given_nodes"), said)
+    note(*_bad_split(schema))
+
+
+def _bad_split(schema: Schema) -> tuple[str, str, str]:
+    split = schema.split
+    nothing = "SELECT _file, _row, '' AS value FROM given_nodes WHERE false"
+    if split.column is None:
+        return "bad split", nothing, ""
+    column = quoted(split.column)
+    if split.kind == "column":
+        parts = (split.train, split.val, split.test)
+        said = f"column {split.column!r} holds {{value}}, but must hold {', '.join(map(repr, parts))} or nothing"
+        return "bad split", flagged(f"{column} NOT IN ({', '.join(map(literal, parts))})", column, "given_nodes"), said
+    when = moment(Feature((split.column,), "date"))
+    said = f"column {split.column!r} holds {{value}}, but must hold a date"
+    labelled = f"{quoted(schema.nodes.label)} IS NOT NULL AND " if schema.nodes.label else ""
+    return "bad split", flagged(f"{labelled}{when} IS NULL", f"coalesce({column}, '')", "given_nodes"), said
+
+
+def fetch(database: Database, expression: str, kind: Any = np.int64) -> NDArray[Any]:
+    """One value for each node, in order; must not be missing."""
+    found = database.run(f"SELECT {expression} AS v FROM nodes ORDER BY _pos").fetchnumpy()["v"]
+    return np.asarray(found, dtype=kind)
+
+
+def read_labels(database: Database, schema: Schema) -> tuple[NDArray[np.int64] | None, Schema]:
+    """[N]: classes by number, and the schema that lists them."""
+    label = schema.nodes.label
+    if label is None:
+        return None, schema
+    column = quoted(label)
+    classes = schema.nodes.classes
+    if classes is None:
+        found = database.rows(f"SELECT DISTINCT {column} FROM nodes WHERE {column} IS NOT NULL LIMIT 10001")
+        if len(found) > 10_000:
+            raise InputError(f"label column {label!r} has more than 10,000 different values: it is not a class")
+        classes = tuple(sorted((value for (value,) in found), key=natural))
+        schema = replace(schema, nodes=replace(schema.nodes, classes=classes))
+    database.number_words(classes)
+    found_codes = database.run(
+        f"SELECT coalesce(w.code, {UNLABELLED}) AS v FROM nodes AS n LEFT JOIN words AS w ON n.{column} = w.word "
+        "ORDER BY n._pos"
+    ).fetchnumpy()["v"]
+    return np.asarray(found_codes, np.int64), schema
+
+
+def read_clients(database: Database, schema: Schema, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...]] | None:
+    """[N]: the number of each node's client (-1: nobody's), and their names in order; None if all have one owner."""
+    if schema.nodes.client is None and not rows.per_client:
+        return None
+    column = "_client" if schema.nodes.client is None else quoted(schema.nodes.client)
+    names = sorted(name for (name,) in database.rows(f"SELECT DISTINCT {column} FROM nodes") if name is not None)
+    if not names:
+        raise InputError(f"column {schema.nodes.client!r} names no client, but at least one is needed")
+    place = f"coalesce(list_position([{', '.join(map(literal, names))}], {column}), 0) - 1"
+    return fetch(database, place), tuple(names)

@@ -1,0 +1,416 @@
+"""`Schema`: what the columns of an organisation's files mean, as a TOML file that people read, edit and agree on.
+
+    format = 1
+    [nodes]      where the rows are, which column is the id, which the label, and the classes in order
+    [edges]      where the edges are, and which columns hold their two ends
+    [split]      which nodes are for training, validation and test
+    [[features]] one for each column, or for several that are treated alike
+
+Paths are relative to the schema's folder. A ``{client}`` in a path stands for the client's name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedspray.data.splits import SPLIT, SplitRule
+from fedspray.errors import InputError, MissingDataError, unknown
+
+FORMAT = 1
+CLIENT = "{client}"
+"""Stands for the client's name in the path of a file."""
+
+_NUMERIC = ("scale", "mean", "sd", "low", "high", "missing", "flag")
+KINDS: dict[str, tuple[str, ...]] = {
+    "numeric": _NUMERIC,
+    "date": ("time_format", "reference", "parts", *_NUMERIC),
+    "category": ("vocabulary", "other", "missing", "flag", "at_least"),
+    "set": ("vocabulary", "other", "separator", "at_least"),
+    "text": ("width",),
+    "drop": (),
+}
+"""What a column may be, and the keys that go with it."""
+
+SCALES = ("none", "standard", "log", "range")
+PARTS = ("years", "month", "weekday", "hour")
+SPLITS = ("random", "stratified", "time", "column")
+DIRECTIONS = ("either", "mutual")
+STRUCTURE = ("degree", "neighbour_degree", "clustering", "core")
+REFUSE = "refuse"
+
+Files = tuple[str, ...] | Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What nodes and edges have in common: files, and how their text is read."""
+
+    files: Files = ()
+    query: str | None = None
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+    header: bool = True
+    missing: tuple[str, ...] = ("",)
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise InputError(f"delimiter is {self.delimiter!r}, but must be one character")
+        if isinstance(self.files, Mapping):
+            wrong = next((name for name in self.files if not re.fullmatch(r"[A-Za-z_]\w*", name)), None)
+            if wrong is not None:
+                raise InputError(f"files has a table {wrong!r}, but a name in SQL must be letters, digits and _")
+            if self.query is None:
+                raise InputError("files names several tables, so a query must say how they make one")
+
+
+@dataclass(frozen=True)
+class Nodes(Table):
+    """The table of nodes."""
+
+    id: str | None = None
+    label: str | None = None
+    classes: tuple[str, ...] | None = None
+    """Values of the label column in the order of class numbers."""
+    class_names: tuple[str, ...] | None = None
+    client: str | None = None
+    structure: tuple[str, ...] = ()
+    """Features made from the edges."""
+    sparse: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong = next((name for name in self.structure if name not in STRUCTURE), None)
+        if wrong is not None:
+            raise unknown("structural feature", wrong, STRUCTURE)
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            raise InputError("classes lists a value twice, but each is one class")
+        if self.class_names is not None and (self.classes is None or len(self.classes) != len(self.class_names)):
+            raise InputError("class_names must have one name for each value in classes")
+        if self.label is None and self.classes is not None:
+            raise InputError("classes are given without label, the column that holds them")
+
+
+@dataclass(frozen=True)
+class Edges(Table):
+    """The table of edges."""
+
+    source: str | None = None
+    target: str | None = None
+    weight: str | None = None
+    time: str | None = None
+    until: str | None = None
+    direction: str = "either"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.direction not in DIRECTIONS:
+            raise unknown("direction", self.direction, DIRECTIONS)
+        if self.until is not None and self.time is None:
+            raise InputError("until is given without time, the column that says when an edge was")
+
+
+@dataclass(frozen=True)
+class SplitChoice:
+    """Which nodes are for training, validation and test."""
+
+    kind: str = "random"
+    parts: str = SPLIT
+    column: str | None = None
+    """Of the part's name (kind 'column') or of the moment (kind 'time')."""
+    train: str = "train"
+    val: str = "val"
+    test: str = "test"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in SPLITS:
+            raise unknown("kind of split", self.kind, SPLITS)
+        needs = self.kind in ("column", "time")
+        if needs != (self.column is not None):
+            raise InputError(
+                f"column is {self.column!r}, but kind {self.kind!r} " + ("needs one" if needs else "has none")
+            )
+        _ = SplitRule(self.parts)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What one column means, or several that are treated alike; `KINDS` says which keys go with which kind."""
+
+    columns: tuple[str, ...]
+    """Names, or patterns with ``*``."""
+    kind: str
+    name: str | None = None
+    """What all organisations call it, if the column is called otherwise here."""
+    scale: str = "none"
+    mean: float | None = None
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+    missing: str | float | None = None
+    flag: bool = False
+    """Whether a further column says that the value is missing."""
+    time_format: str | None = None
+    reference: str | None = None
+    parts: tuple[str, ...] = ("years",)
+    vocabulary: tuple[str, ...] | None = None
+    other: bool = True
+    separator: str | None = None
+    at_least: int = 1
+    width: int = 64
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("kind of feature", self.kind, KINDS)
+        given = (f.name for f in fields(self)[3:] if getattr(self, f.name) != f.default)
+        wrong = next((key for key in given if key not in KINDS[self.kind]), None)
+        if wrong is not None:
+            raise InputError(f"{wrong} does not go with kind {self.kind!r}, which takes {_listed(KINDS[self.kind])}")
+        if not self.columns:
+            raise InputError("columns is empty, but at least one is needed")
+        if self.name is not None and (len(self.columns) > 1 or "*" in self.columns[0]):
+            raise InputError(f"name {self.name!r} is for one column, but columns has several")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        if self.scale not in SCALES:
+            raise unknown("scale", self.scale, SCALES)
+        if self.scale != "range" and (self.low is not None or self.high is not None):
+            raise InputError(f"low and high go with scale 'range', not with {self.scale!r}")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise InputError(f"low is {self.low} and high {self.high}, but low must be below high")
+        if self.sd is not None and not self.sd > 0:
+            raise InputError(f"sd is {self.sd}, but must be above 0")
+        allowed = (REFUSE, "zeros") if self.kind == "category" else (REFUSE, "mean")
+        if isinstance(self.missing, str) and self.missing not in allowed:
+            raise InputError(f"missing is {self.missing!r}, but must be {' or '.join(map(repr, allowed))} or a number")
+        if self.kind == "category" and isinstance(self.missing, float):
+            raise InputError(f"missing is {self.missing}, but for a category must be {' or '.join(map(repr, allowed))}")
+        part = next((part for part in self.parts if part not in PARTS), None)
+        if part is not None:
+            raise unknown("part of a date", part, PARTS)
+        if self.vocabulary is not None and len(set(self.vocabulary)) < len(self.vocabulary):
+            raise InputError("vocabulary lists a value twice")
+        if self.vocabulary == () and not self.other:
+            raise InputError("vocabulary is empty and other is false, so the feature has no column")
+        if not 1 <= self.width <= 1_000_000:
+            raise InputError(f"width is {self.width}, but must be from 1 to 1,000,000")
+
+    @property
+    def title(self) -> str:
+        """What all organisations call it."""
+        return self.name or self.columns[0]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The meaning of an organisation's tables."""
+
+    nodes: Nodes = Nodes()
+    edges: Edges = Edges()
+    split: SplitChoice = SplitChoice()
+    features: tuple[Feature, ...] = ()
+    name: str | None = None
+    folder: Path = field(default=Path(), compare=False)
+    """What relative paths start from."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Schema:
+        """Reads and checks a TOML file; the first thing that is wrong is named with its place."""
+        file = Path(path)
+        if not file.is_file():
+            raise MissingDataError(f"{file} is not a file, but a schema in TOML is needed: fedspray import --suggest")
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file} is not text in UTF-8 ({error})") from None
+        return replace(cls.from_toml(text, str(file)), folder=file.parent)
+
+    @classmethod
+    def from_toml(cls, text: str, where: str = "the schema") -> Schema:
+        """From the text of a TOML file."""
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{where} is not TOML: {error}") from None
+        _known(content, ("format", "name", "nodes", "edges", "split", "features"), where)
+        if content.get("format") != FORMAT:
+            raise InputError(f"{where}: format is {content.get('format')!r}, but this version reads {FORMAT}")
+        listed = content.get("features", [])
+        if not isinstance(listed, list):
+            raise InputError(f"{where}: features is a table, but must be a list of tables: [[features]]")
+        features = tuple(
+            _section(Feature, part, f"{where}, [[features]] number {number}")
+            for number, part in enumerate(listed, start=1)
+        )
+        exact = [column for feature in features for column in feature.columns if "*" not in column]
+        twice = next((column for column in exact if exact.count(column) > 1), None)
+        if twice is not None:
+            raise InputError(f"{where}: column {twice!r} is in two features, but must be in one")
+        sections = {"nodes": Nodes, "edges": Edges, "split": SplitChoice}
+        read = {key: _section(kind, content.get(key, {}), f"{where}, [{key}]") for key, kind in sections.items()}
+        return cls(**read, features=features, name=_text(content["name"], where) if "name" in content else None)
+
+    def to_toml(self, notes: Mapping[str, str] | None = None) -> str:
+        """The text of a TOML file; ``notes`` are comments, by section or by a feature's title."""
+        notes = notes or {}
+        lines = [f"format = {FORMAT}"] + ([f"name = {_toml(self.name)}"] if self.name else [])
+        for key in ("nodes", "edges", "split"):
+            lines += ["", *_comment(notes.get(key)), f"[{key}]", *_lines(getattr(self, key))]
+        for feature in self.features:
+            lines += ["", *_comment(notes.get(feature.title)), "[[features]]", *_lines(feature)]
+        return "\n".join(lines) + "\n"
+
+
+def natural(name: str) -> tuple[object, ...]:
+    """Sorts w2 before w10."""
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name))
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def _section(kind: Any, content: object, where: str) -> Any:
+    if not isinstance(content, dict):
+        raise InputError(f"{where} is {content!r}, but must be a table")
+    known = {f.name: f for f in fields(kind)}
+    _known(content, tuple(known), where)
+    needed = ("columns", "kind") if kind is Feature else ()
+    absent = next((key for key in needed if key not in content), None)
+    if absent is not None:
+        raise InputError(f"{where} has no {absent!r}, but needs it")
+    values = {}
+    for key, value in content.items():
+        reader = _by_kind(content, key) if kind is Feature else _READERS.get(key)
+        values[key] = (reader or _READERS_BY_TYPE[str(known[key].type)])(value, f"{where}: {key}")
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _by_kind(content: Mapping[str, Any], key: str) -> Callable[[object, str], Any] | None:
+    if key == "missing":
+        return lambda value, where: value if isinstance(value, str) else _number(value, where)
+    if key == "vocabulary":
+        return _words
+    return _texts if key == "columns" else None
+
+
+def _known(content: Mapping[str, object], allowed: tuple[str, ...], where: str) -> None:
+    wrong = next((key for key in content if key not in allowed), None)
+    if wrong is not None:
+        raise InputError(f"{where}: {unknown('key', wrong, allowed)}")
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{where} is {value!r}, but must be text")
+    return value
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    """A text, or a list of texts; whole numbers and booleans stand for their text."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(word, str | int) for word in listed):
+        raise InputError(f"{where} is {value!r}, but must be a list of texts")
+    return tuple(word if isinstance(word, str) else json.dumps(word) for word in listed)
+
+
+def _words(value: object, where: str) -> tuple[str, ...]:
+    """A list of texts, or the whole numbers from ``"0..9"``."""
+    if not isinstance(value, str):
+        return _texts(value, where)
+    found = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value)
+    if not found or not 0 <= int(found[2]) - int(found[1]) < 10_000_000:
+        raise InputError(f"{where} is {value!r}, but must be a list of texts or a range such as '0..9'")
+    return tuple(str(number) for number in range(int(found[1]), int(found[2]) + 1))
+
+
+def _paths(value: object, where: str) -> Files:
+    return (
+        {name: _text(path, where) for name, path in value.items()} if isinstance(value, dict) else _texts(value, where)
+    )
+
+
+def _number(value: object, where: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < float("inf"):
+        raise InputError(f"{where} is {value!r}, but must be a finite number")
+    return float(value)
+
+
+def _whole(value: object, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InputError(f"{where} is {value!r}, but must be a whole number of 0 or more")
+    return value
+
+
+def _flag(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where} is {value!r}, but must be true or false")
+    return value
+
+
+def _moment(value: object, where: str) -> str:
+    return value.isoformat() if hasattr(value, "isoformat") else _text(value, where)
+
+
+_READERS: dict[str, Callable[[object, str], Any]] = {
+    **dict.fromkeys(("classes", "class_names", "missing", "structure"), _texts),
+    "files": _paths,
+    "until": _moment,
+}
+_READERS_BY_TYPE: dict[str, Callable[[object, str], Any]] = {
+    "str": _text,
+    "str | None": _moment,
+    "bool": _flag,
+    "bool | None": _flag,
+    "int": _whole,
+    "float | None": _number,
+    "tuple[str, ...]": _texts,
+}
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def _lines(section: Any) -> Iterator[str]:
+    for f in fields(section):
+        value = getattr(section, f.name)
+        if value is not None and value != f.default:
+            span = _span(value) if f.name == "vocabulary" else None
+            yield f"{f.name} = {_toml(span or value)}"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + " }"
+    if isinstance(value, tuple):
+        return _toml(value[0]) if len(value) == 1 and "*" in value[0] else f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
+
+
+def _span(words: tuple[str, ...]) -> str | None:
+    """``0..9`` for ten numbers in a row."""
+    if len(words) < 4 or not words[0].isdecimal():
+        return None
+    numbers = range(int(words[0]), int(words[0]) + len(words))
+    return f"{words[0]}..{words[-1]}" if words == tuple(map(str, numbers)) else None
+
+
+def _comment(text: str | None) -> list[str]:
+    return [f"# {line}" for line in text.splitlines()] if text else []
+
+
+def _listed(keys: tuple[str, ...]) -> str:
+    return ", ".join(keys) or "no further keys"

@@ -1,0 +1,141 @@
+"""Which files belong to whom, and the two tables that they make: rows of nodes and rows of edges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+
+from fedspray.errors import InputError, MissingDataError, unknown
+from fedspray.tables.database import Database, Loaded, literal, quoted
+from fedspray.tables.schema import CLIENT, Files, Schema, Table
+
+_SAFE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one kind of table, loaded."""
+
+    what: str
+    files: list[Loaded]
+
+    @property
+    def per_client(self) -> bool:
+        """Whether every client has files of its own, and so ids of its own."""
+        return bool(self.files) and self.files[0].client is not None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the first file."""
+        return self.files[0].columns
+
+    def need(self, columns: Sequence[str], key: str) -> None:
+        """Refuses a file that lacks a column."""
+        for file in self.files:
+            wrong = next((name for name in columns if name not in file.columns), None)
+            if wrong is not None:
+                place = f"{file.path}, line 1" if file.is_text and file.header else str(file.path)
+                raise InputError(f"{place}: {unknown(f'column in {key}', wrong, file.columns)}")
+
+    def union(self, columns: Sequence[str]) -> str:
+        """SQL: all files as one table, with ``_file``, ``_row`` and ``_client``."""
+        chosen = "".join(f", {quoted(name)}" for name in dict.fromkeys(columns))
+        return " UNION ALL ".join(
+            f"SELECT {place} AS _file, rowid AS _row, {literal(file.client or '')} AS _client{chosen} "
+            f"FROM {quoted(file.table)}"
+            for place, file in enumerate(self.files)
+        )
+
+
+def load_sources(
+    database: Database, schema: Schema, nodes: Sequence[str] | None, edges: Sequence[str] | None
+) -> tuple[Source, Source]:
+    """Loads the schema's files, or those given instead, and runs its queries.
+
+    Args:
+        database: where to.
+        schema: says how.
+        nodes, edges: paths that replace the schema's.
+    """
+    base = str(schema.folder)
+    parts = {
+        "nodes": (schema.nodes, nodes, "" if nodes else base),
+        "edges": (schema.edges, edges, "" if edges else base),
+    }
+    tables = {what: _load(database, what, how, given, folder) for what, (how, given, folder) in parts.items()}
+    sources = {}
+    for what, (how, _, _) in parts.items():
+        if how.query is None:
+            sources[what] = Source(what, [file for named in tables[what].values() for file in named.values()])
+        else:
+            where = f"the query of [{what}]"
+            sources[what] = Source(what, _ask(database, how.query, what, tables, where))
+    if sources["nodes"].files and sources["edges"].files:
+        first, second = ({f.client for f in source.files} for source in sources.values())
+        lonely = sorted(map(str, first ^ second))
+        if None not in first | second and lonely:
+            raise InputError(f"client {lonely[0]!r} has only one of the two kinds of files, nodes and edges")
+    return sources["nodes"], sources["edges"]
+
+
+_Tables = dict[str | None, dict[str, Loaded]]
+"""By client, then by the name that a query calls it."""
+
+
+def _load(database: Database, what: str, how: Table, given: Sequence[str] | None, folder: str) -> _Tables:
+    files: Files = how.files if given is None else tuple(given)
+    named: Mapping[str, Sequence[str]] = (
+        {name: (path,) for name, path in files.items()} if isinstance(files, Mapping) else {what: files}
+    )
+    result: _Tables = {}
+    for name, paths in named.items():
+        found = [pair for pattern in paths for pair in find_files(pattern, folder)]
+        for place, (path, client) in enumerate(found):
+            label = name if client is not None or place == 0 or how.query is None else f"{name}{place}"
+            loaded = database.load(path, f"{label} file {len(database.loaded)}", how, client)
+            key = label if client is not None or how.query is not None else f"{label} {place}"
+            result.setdefault(client, {})[key] = loaded
+    if how.query is None:
+        return result
+    names = {client: sorted(tables) for client, tables in result.items()}
+    odd = next((client for client in names if names[client] != next(iter(names.values()))), None)
+    if odd is not None:
+        raise InputError(f"client {odd!r} has the tables {names[odd]}, but others have more")
+    return result
+
+
+def find_files(pattern: str, folder: str = "") -> list[tuple[Path, str | None]]:
+    """The files of a path that may have ``*`` or ``{client}``, with the client's name; sorted by it."""
+    full = str(Path(folder) / pattern)
+    if CLIENT not in full and not has_magic(full):
+        return [(Path(full), None)]
+    wanted = re.escape(full).replace(r"\*", r"[^/]*").replace(r"\?", "[^/]")
+    wanted = wanted.replace(re.escape(CLIENT), f"(?P<client>{_SAFE})", 1).replace(re.escape(CLIENT), "(?P=client)")
+    found = []
+    for path in glob(full.replace(CLIENT, "*")):  # noqa: PTH207 (a path from the root, too)
+        fits = re.fullmatch(wanted, path)
+        if fits:
+            found.append((fits.groupdict().get("client"), Path(path)))
+    if not found:
+        raise MissingDataError(f"no file is called {full}")
+    return [(path, client) for client, path in sorted(found, key=lambda pair: (pair[0] or "", str(pair[1])))]
+
+
+def _ask(database: Database, query: str, what: str, tables: Mapping[str, _Tables], where: str) -> list[Loaded]:
+    """Runs a query, once for each client that has files of its own."""
+    results = []
+    for client in tables[what] or (None,):
+        mine = (own.get(who, {}) for own in tables.values() for who in {client, None})
+        visible = {name: file for named in mine for name, file in named.items()}
+        for name, file in visible.items():
+            database.run(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS SELECT * FROM {quoted(file.table)}")
+        table = f"{what} asked {client or ''}"
+        database.query(query, table, where)
+        for name in visible:
+            database.run(f"DROP VIEW {quoted(name)}")
+        origin = next(iter(visible.values())).path
+        results.append(Loaded(table, origin, database.columns(table), client))
+    return results
