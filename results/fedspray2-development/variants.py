@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from fedspray.nn.memory import remember
 from torch import Tensor
 
 from fedspray.algorithms import fedspray2
@@ -15,7 +16,6 @@ from fedspray.backbones.base import Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.nn import ops
-from fedspray.nn.memory import remember
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
 from fedspray.seeds import stream_key

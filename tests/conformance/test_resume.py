@@ -35,7 +35,8 @@ PAIRS = [
 def test_a_broken_run_ends_with_the_same_bits(name: str, backbone: str, tmp_path: Path) -> None:
     """One client of three trains in a round, so that the server does not know all of them when it stops."""
     federation, whole, broken = ragged_federation(), tmp_path / "whole", tmp_path / "broken"
-    fedspray.run(federation, algorithm=name, backbone=backbone, rounds=6, participation=0.34, dropout=0.2, out=whole)
+    values: dict[str, Any] = {} if "dropout" in backbones.find(backbone).ignores else {"dropout": 0.2}
+    fedspray.run(federation, algorithm=name, backbone=backbone, rounds=6, participation=0.34, out=whole, **values)
     settings, _ = run.load_settings(whole)
     run.begin(broken, federation, settings, None)
 

@@ -53,6 +53,7 @@ class ClientState:
 class APFL(AveragingServer[ClientState]):
     """A personal model mixed with the shared one, by a learned weight."""
 
+    one_model: ClassVar[bool] = False
     summary: ClassVar[str] = "personal GNN mixed with the averaged one; every client learns the mixing weight"
     citation: ClassVar[str] = "Deng, Kamani and Mahdavi, arXiv:2003.13461, 2020"
     uplink: ClassVar[Declared] = {

@@ -73,6 +73,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Settings that every algorithm or backbone has, and that mean nothing to this one."""
     own_network: ClassVar[bool] = False
     """Whether it builds a network of the backbone's layers, with its `hidden` and `layers`, in the backbone's place."""
+    one_model: ClassVar[bool] = True
+    """Whether a client trains one GNN alone, so that running statistics of a user's module are that one's."""
     backbone: Backbone = field(default_factory=GCN, metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
     reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")
@@ -92,6 +94,14 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         if self.sample_nodes < 0 or self.fanout < 1:
             raise InputError(
                 f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}: needed are sample_nodes ≥ 0, fanout ≥ 1"
+            )
+
+    def check(self, task: Task) -> None:
+        """Refuses what can be told only when the numbers of features and classes are known."""
+        if self.backbone.learns_statistics(task) and not self.one_model:
+            raise InputError(
+                f"backbone {getattr(self.backbone, 'target', '')!r} learns running statistics (BatchNorm?), but "
+                f"{type(self).__name__} trains two GNNs at every client, which would share them: use another algorithm"
             )
 
     @abstractmethod

@@ -40,6 +40,7 @@ class ClientState(_averaging.ClientState):
 class Ditto(_averaging.AveragingServer[ClientState]):
     """FedAvg, and a personal GNN beside it that stays near the global one."""
 
+    one_model: ClassVar[bool] = False
     summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
     citation: ClassVar[str] = "Li et al., ICML 2021"
     uplink: ClassVar[Declared] = {

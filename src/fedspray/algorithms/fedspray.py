@@ -34,7 +34,6 @@ from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.messages import CLASS_VECTORS, COUNTS, SHARES, TRAIN_NODES, Declared, mean, total
 from fedspray.nn import init, ops
-from fedspray.nn.memory import remember
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
@@ -349,8 +348,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     def _embed(self, message: Mapping[str, Tensor], batch: GraphBatch) -> Tensor:
         """e of all nodes, [N, D]."""
         weights = {part: message[f"encoder.embedding.{part}"] for part in ("weight", "bias")}
-        return remember(
-            batch,
+        return batch.answers.ask(
             "fedspray embedding",
             weights,
             lambda: ops.feature_linear(batch.rows, weights["weight"], weights["bias"]).relu_(),

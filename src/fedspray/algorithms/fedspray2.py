@@ -37,7 +37,6 @@ from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, total
 from fedspray.nn import init, ops
-from fedspray.nn.memory import remember
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import stream_key, torch_generator
@@ -346,7 +345,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             fusion_logits = _fuse(encoder, embedding, histograms, batch.rows)
             return torch.cat([confidence, histograms, fusion_logits.log_softmax(dim=1)], dim=1)
 
-        known = remember(batch, "fedspray2 teacher", encoder, answer)
+        known = batch.answers.ask("fedspray2 teacher", encoder, answer)
         widths = [1, 2 * batch.num_classes, batch.num_classes]
         confidence, histograms, log_p = torch.split(known, widths, dim=1)
         return confidence[:, 0], histograms, log_p

@@ -17,7 +17,6 @@ from fedspray.display import settings_line
 from fedspray.errors import InputError
 from fedspray.nn import init
 from fedspray.nn.layers import Layer, Shapes, Table, draw_all, shapes_of
-from fedspray.nn.memory import remember
 from fedspray.nn.tree import Params, expand, part_of
 from fedspray.seeds import stream_key, torch_generator
 
@@ -84,6 +83,18 @@ class Backbone(ABC):
         """The layer that networks of other shapes are built of in this backbone's place; None: there is none."""
         return None
 
+    def init_buffers(self, task: Task, batch: GraphBatch, seed: int) -> Params:
+        """What it keeps of each client beside its weights and no gradient changes, [K, …]: running statistics."""
+        return {}
+
+    def with_buffers(self, buffers: Params) -> Backbone:
+        """The same backbone for one call of an algorithm: it uses these buffers, and training puts others there."""
+        return self
+
+    def learns_statistics(self, task: Task) -> bool:
+        """Whether training changes its buffers. What cannot be used at all is refused here."""
+        return False
+
     def widths(self, task: Task) -> list[int]:
         """Width of the input, of every hidden layer and of the output."""
         return [task.num_features, *[self.hidden] * (self.layers - 1), task.num_classes]
@@ -143,7 +154,7 @@ class Backbone(ABC):
         def answer() -> Tensor:
             return self.classify(params, self.embed(params, batch, _no_dropout), batch, _no_dropout)
 
-        return remember(batch, self, params, answer)
+        return batch.answers.ask(self, params, answer)
 
     def representation(self, params: Params, batch: GraphBatch) -> Tensor:
         """What `train_outputs` gives first, without dropout and gradients: [N, H]."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedspray.data.federation import Client, Split
 from fedspray.data.graph import Graph
+from fedspray.data.memory import LastAnswers
 from fedspray.display import count, line
 
 
@@ -85,6 +86,17 @@ class NodeRows:
         dtype = self.features.dtype if isinstance(self.features, Tensor) else self.features.matrix.dtype
         return torch.tensor(self.sizes, dtype=dtype).clamp(min=1)
 
+    def dense(self, num_features: int) -> Tensor:
+        """[n, F], written out where features are sparse."""
+        if isinstance(self.features, Tensor) or self.columns is None:
+            assert isinstance(self.features, Tensor)  # sparse features always have columns
+            return self.features
+        matrix = self.features.matrix
+        rows = torch.repeat_interleave(torch.arange(self.ptr[-1]), matrix.crow_indices().diff())
+        written = torch.zeros(self.ptr[-1], num_features, dtype=matrix.dtype)
+        written[rows, self.columns[matrix.col_indices().long()] % num_features] = matrix.values()
+        return written
+
     @cached_property
     def to_unit_length(self) -> Tensor:
         """[n]: what scales each row to length 1; 0 for a row of zeros."""
@@ -120,6 +132,8 @@ class GraphBatch:
     """The training nodes alone, in the order of `train`."""
     edge_weights: NDArray[np.float64] | None = None
     """[E]: a positive number for each edge; None: all count alike."""
+    answers: LastAnswers = field(default_factory=LastAnswers, init=False)
+    """What was last computed from this batch and some weights; a copy of the batch begins without."""
 
     def __repr__(self) -> str:
         sizes = count(self.num_clients, "client"), count(self.num_nodes, "node"), count(self.num_features, "feature")
@@ -201,6 +215,11 @@ class GraphBatch:
     def num_nodes(self) -> int:
         """N, over all clients of the batch."""
         return self.rows.ptr[-1]
+
+    @cached_property
+    def dense_features(self) -> Tensor:
+        """[N, F]: for what cannot use sparse ones."""
+        return self.rows.dense(self.num_features)
 
     @cached_property
     def num_train(self) -> Tensor:

@@ -20,8 +20,8 @@ from torch import Tensor
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.engine import clients
 from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
-from fedspray.engine.sampling import update_on_sample
 from fedspray.errors import OtherVersionError
 from fedspray.evaluation.counting import Counter
 from fedspray.messages import not_finite
@@ -101,7 +101,7 @@ class Worker:
         prepare_process()
         self.algorithm, self.batch, self._task, self._seed = algorithm, batch, task, seed
         self._counter = Counter(batch, homophily)
-        self._memories = [Memory(0, algorithm.init_clients(task, batch, seed))]
+        self._memories = [Memory(0, clients.init_state(algorithm, task, batch, seed))]
 
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
@@ -118,14 +118,12 @@ class Worker:
                 candidate = Snapshot(request.round_index - 1, tree.for_prediction(state), message)
             shown = candidate if request.evaluate else best if request.detail else None
             if shown is not None:
-                given = (shown.client, shown.message, self.batch)
                 with torch.no_grad():
-                    logits, loss_logits = self.algorithm.predict(*given), self.algorithm.loss_logits(*given)
+                    logits, loss_logits = clients.predict(self.algorithm, shown.client, shown.message, self.batch)
                 counts = self._counted(shown, logits, loss_logits, detail=request.detail)
             if request.train:
                 round_seed = stream_key(self._seed, "round", request.round_index)
-                update = update_on_sample if self.algorithm.sample_nodes else type(self.algorithm).client_update
-                state, uplink = update(self.algorithm, state, message, self.batch, round_seed)
+                state, uplink = clients.train(self.algorithm, state, message, self.batch, round_seed)
                 wrong = not_finite(uplink)
                 if wrong is not None:
                     raise NotFinite(f"{wrong} is not finite after local training")

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedspray.data.batch import GraphBatch
-from fedspray.nn.memory import remember
 
 BLOCK_ENTRIES = 2_000_000
 """Entries of one block of columns: 16 MB each for Y_m and Y_(m+1)."""
@@ -49,7 +48,7 @@ class StructureEmbedding:
 
     def of(self, batch: GraphBatch) -> Tensor:
         """s [N, width] of all nodes, each client's from its own graph alone."""
-        return remember(batch, self, {}, lambda: self._compute(batch))
+        return batch.answers.ask(self, {}, lambda: self._compute(batch))
 
     def _compute(self, batch: GraphBatch) -> Tensor:
         u, v = batch.edges

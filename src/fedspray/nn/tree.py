@@ -74,8 +74,13 @@ def restore(template: T, flat: Mapping[str, Tensor], prefix: str = "") -> T:
 
 def for_prediction(state: T) -> T:
     """The state without what only training needs."""
-    dropped = {f.name: None for f in fields(state) if f.metadata.get("training_only")}  # type: ignore[arg-type]
-    return replace(state, **dropped)  # type: ignore[type-var]
+
+    def kept(name: str, needless: bool) -> Any:
+        part = getattr(state, name)
+        return None if needless else for_prediction(part) if is_dataclass(part) else part
+
+    parts = {f.name: kept(f.name, f.metadata.get("training_only", False)) for f in fields(state)}  # type: ignore[arg-type]
+    return replace(state, **parts)  # type: ignore[type-var]
 
 
 def split(state: T, batch: GraphBatch) -> list[T]:

@@ -17,6 +17,7 @@ from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
 from fedspray.data.reading import read_graph
 from fedspray.display import count, line
+from fedspray.engine import clients
 from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
@@ -69,7 +70,7 @@ class PersonalModel:
             graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype, train=train
         )
         with torch.no_grad():
-            logits = self.algorithm.predict(self.snapshot.client, self.snapshot.message, batch)
+            logits, _ = clients.predict(self.algorithm, self.snapshot.client, self.snapshot.message, batch)
         return np.asarray(logits.double().softmax(dim=1).numpy())
 
     def digest(self) -> str:
@@ -105,7 +106,7 @@ class PersonalModel:
         names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
         classes, features = (None if known is None else tuple(known) for known in names)
         task = Task(meta["num_features"], meta["num_classes"], classes, features, meta.get("schema"))
-        template = run.algorithm.init_clients(task, _single_node(task, run.dtype), seed=0)
+        template = clients.init_state(run.algorithm, task, _single_node(task, run.dtype), seed=0)
         server = tree.cast(run.algorithm.init_server(task, seed=0), run.dtype)
         expected = {
             **tree.flatten(tree.for_prediction(template), "client"),

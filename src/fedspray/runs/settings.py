@@ -57,6 +57,8 @@ class Resolved:
                 f"but backbone_of is {dict(others)}"
             )
         own = {name: replace(self.algorithm, backbone=_backbone(self.settings, name)) for name in {*others.values()}}
+        for each in (self.algorithm, *own.values()):
+            each.check(roster.task)
         return [own[others[name]] if name in others else self.algorithm for name in roster.clients]
 
     def refuse_text(self) -> None:

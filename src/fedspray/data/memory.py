@@ -1,0 +1,32 @@
+"""Remembering the last answer: evaluation often asks for what training has just computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+import torch
+from torch import Tensor
+
+
+class LastAnswers:
+    """What was last computed from some tensors: one answer for each question.
+
+    The same tensors give the same bits, so whether an answer was remembered can never be seen in a result.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[list[tuple[Tensor, int]], Tensor]] = {}
+
+    def ask(self, question: Hashable, inputs: Mapping[str, Tensor], answer: Callable[[], Tensor]) -> Tensor:
+        """``answer()`` without gradients, or its last result if it was for the very same, unchanged tensors."""
+        given = [(tensor, tensor._version) for tensor in inputs.values()]
+        if question in self._known:
+            before, result = self._known[question]
+            if len(before) == len(given) and all(
+                a is b and m == n for (a, m), (b, n) in zip(before, given, strict=True)
+            ):
+                return result
+        with torch.no_grad():
+            result = answer()
+        self._known[question] = (given, result)
+        return result

@@ -1,0 +1,55 @@
+"""The clients' side of an algorithm, with what their backbone keeps beside it.
+
+A user's module may have buffers: running statistics, for example. They are part of a client's state, so that they
+survive a restart and are saved with its model, but algorithms do not see them and they never travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from fedspray.algorithms.base import Algorithm
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.engine.sampling import update_on_sample
+from fedspray.nn.tree import Message, Params
+
+AnyAlgorithm = Algorithm[Any, Any]
+
+
+@dataclass(frozen=True)
+class WithBuffers:
+    """The state of clients whose backbone has buffers. Without buffers it is the algorithm's own."""
+
+    client: Any
+    buffers: Params
+
+
+def init_state(algorithm: AnyAlgorithm, task: Task, batch: GraphBatch, seed: int) -> Any:
+    """The clients' states before the first round."""
+    client, buffers = algorithm.init_clients(task, batch, seed), algorithm.backbone.init_buffers(task, batch, seed)
+    return WithBuffers(client, buffers) if buffers else client
+
+
+def train(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
+    """One round of local training, on all nodes or on a sample."""
+    update = update_on_sample if algorithm.sample_nodes else type(algorithm).client_update
+    if not isinstance(state, WithBuffers):
+        return update(algorithm, state, message, batch, seed)
+    buffers = dict(state.buffers)
+    client, uplink = update(_bound(algorithm, buffers), state.client, message, batch, seed)
+    return WithBuffers(client, buffers), uplink
+
+
+def predict(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch) -> tuple[Tensor, Tensor | None]:
+    """What a model predicts, [N, C], and what its loss is taken from, if not that."""
+    if isinstance(state, WithBuffers):
+        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
+    return algorithm.predict(state, message, batch), algorithm.loss_logits(state, message, batch)
+
+
+def _bound(algorithm: AnyAlgorithm, buffers: Params) -> AnyAlgorithm:
+    return replace(algorithm, backbone=algorithm.backbone.with_buffers(buffers))
