@@ -370,8 +370,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         return self.loss_logits(client, message, batch) - ops.per_row(offsets, batch.rows)
 
     def _kept_logits(self, client: ClientState, batch: GraphBatch) -> Tensor:
-        return remember(
-            batch, "fedspray2 kept", client.kept, lambda: self.backbone.logits(client.kept, batch).log_softmax(dim=1)
+        return batch.answers.ask(
+            "fedspray2 kept", client.kept, lambda: self.backbone.logits(client.kept, batch).log_softmax(dim=1)
         )
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
