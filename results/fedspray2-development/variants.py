@@ -157,7 +157,7 @@ class Surrounded(FedSpray2):
             logits = fedspray2._fuse(encoder, embedding, context, batch.rows)
             return torch.cat([confidence, context, logits.log_softmax(dim=1)], dim=1)
 
-        known = remember(batch, "surrounded", encoder, answer)
+        known = batch.answers.ask("surrounded", encoder, answer)
         width = known.shape[1] - 1 - batch.num_classes
         confidence, context, log_p = torch.split(known, [1, width, batch.num_classes], dim=1)
         return confidence[:, 0], context, log_p
@@ -197,7 +197,7 @@ class Propagated(FedSpray2):
             logits = fedspray2._fuse(encoder, embedding, histograms, batch.rows)
             return torch.cat([confidence, histograms, logits.log_softmax(dim=1)], dim=1)
 
-        known = remember(batch, "propagated", encoder, answer)
+        known = batch.answers.ask("propagated", encoder, answer)
         confidence, histograms, log_p = torch.split(known, [1, 2 * batch.num_classes, batch.num_classes], dim=1)
         return confidence[:, 0], histograms, log_p
 
@@ -246,7 +246,7 @@ class Apart(FedSpray2):
             logits = fedspray2._fuse(encoder, propagated, histograms, batch.rows)
             return torch.cat([confidence, histograms, logits.log_softmax(dim=1)], dim=1)
 
-        known = remember(batch, "apart", encoder, answer)
+        known = batch.answers.ask("apart", encoder, answer)
         confidence, histograms, log_p = torch.split(known, [1, 2 * batch.num_classes, batch.num_classes], dim=1)
         return confidence[:, 0], histograms, log_p
 
@@ -396,7 +396,7 @@ class Third(Gated):
         def answer() -> Tensor:
             return _head(encoder, "third", self._third(encoder, batch), batch.rows).log_softmax(dim=1)
 
-        return *self._both(client, message, batch), remember(batch, "third", encoder, answer)
+        return *self._both(client, message, batch), batch.answers.ask("third", encoder, answer)
 
     def _gradient(self, message: Message, batch: GraphBatch, seed: int) -> Params:
         rows, targets = batch.train_rows, batch.train_targets[:, batch.train]

@@ -237,7 +237,7 @@ class Dropout:
             )
             for k, size in zip(self._client_ids, self._sizes, strict=True)
         ]
-        keep = torch.cat(masks) >= self._rate
+        keep = (torch.cat(masks) >= self._rate).to(hidden.device)  # drawn on the CPU, whatever the device
         return hidden * keep / (1 - self._rate)
 
     def module_seed(self, client_id: int) -> int:

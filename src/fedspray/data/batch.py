@@ -37,6 +37,11 @@ class SparseMatrix:
         transposed = sp.csr_array(matrix.T)
         return cls(forward, forward if _equal(matrix, transposed) else _to_torch(transposed, dtype))
 
+    def to(self, device: torch.device) -> SparseMatrix:
+        """The same on a device; what shares its storage goes on sharing it."""
+        forward = self.matrix.to(device)
+        return SparseMatrix(forward, forward if self.transpose is self.matrix else self.transpose.to(device))
+
 
 @dataclass(frozen=True, repr=False)
 class NodeRows:
@@ -52,23 +57,33 @@ class NodeRows:
     columns_by_client: tuple[int, ...] = ()
     """[K]: how many of `columns` are each client's; empty without `columns`."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where the features are."""
+        return self.features.device if isinstance(self.features, Tensor) else self.features.matrix.device
+
+    def to(self, device: torch.device) -> NodeRows:
+        """The same on a device."""
+        columns = None if self.columns is None else self.columns.to(device)
+        return NodeRows(self.ptr, self.features.to(device), columns, self.columns_by_client)
+
     def take(self, nodes: NDArray[np.int64]) -> NodeRows:
         """These rows (ascending), with the same columns."""
         ptr = tuple(int(i) for i in np.searchsorted(nodes, self.ptr))
         if isinstance(self.features, Tensor):
-            return NodeRows(ptr, self.features[torch.from_numpy(nodes)])
-        matrix = self.features.matrix
+            return NodeRows(ptr, self.features[torch.from_numpy(nodes).to(self.device)])
+        matrix = self.features.matrix.cpu()
         held = sp.csr_array(
             (matrix.values().numpy(), matrix.col_indices().numpy(), matrix.crow_indices().numpy()),
             shape=tuple(matrix.shape),
         )
-        features = SparseMatrix.from_scipy(sp.csr_array(held[nodes]), matrix.dtype)
+        features = SparseMatrix.from_scipy(sp.csr_array(held[nodes]), matrix.dtype).to(self.device)
         return NodeRows(ptr, features, self.columns, self.columns_by_client)
 
     @cached_property
     def client_of_column(self) -> Tensor:
         """[U]: the position of each column's client."""
-        return torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.columns_by_client))
+        return torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.columns_by_client)).to(self.device)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -78,13 +93,13 @@ class NodeRows:
     @cached_property
     def client_of(self) -> Tensor:
         """[n]: position in the batch of the client that owns each row."""
-        return torch.repeat_interleave(torch.arange(len(self.sizes)), torch.tensor(self.sizes))
+        return torch.repeat_interleave(torch.arange(len(self.sizes)), torch.tensor(self.sizes)).to(self.device)
 
     @cached_property
     def counts(self) -> Tensor:
         """[K]: rows of each client, at least one, as a divisor."""
         dtype = self.features.dtype if isinstance(self.features, Tensor) else self.features.matrix.dtype
-        return torch.tensor(self.sizes, dtype=dtype).clamp(min=1)
+        return torch.tensor(self.sizes, dtype=dtype).clamp(min=1).to(self.device)
 
     def dense(self, num_features: int) -> Tensor:
         """[n, F], written out where features are sparse."""
@@ -92,8 +107,9 @@ class NodeRows:
             assert isinstance(self.features, Tensor)  # sparse features always have columns
             return self.features
         matrix = self.features.matrix
-        rows = torch.repeat_interleave(torch.arange(self.ptr[-1]), matrix.crow_indices().diff())
-        written = torch.zeros(self.ptr[-1], num_features, dtype=matrix.dtype)
+        numbers = torch.arange(self.ptr[-1], device=self.device)
+        rows = torch.repeat_interleave(numbers, matrix.crow_indices().diff())
+        written = torch.zeros(self.ptr[-1], num_features, dtype=matrix.dtype, device=self.device)
         written[rows, self.columns[matrix.col_indices().long()] % num_features] = matrix.values()
         return written
 
@@ -104,7 +120,8 @@ class NodeRows:
             lengths = self.features.double().norm(dim=1)
         else:
             values = self.features.matrix.values().double().square()
-            row_of = torch.arange(self.ptr[-1]).repeat_interleave(self.features.matrix.crow_indices().diff())
+            numbers = torch.arange(self.ptr[-1], device=self.device)
+            row_of = numbers.repeat_interleave(self.features.matrix.crow_indices().diff())
             lengths = values.new_zeros(self.ptr[-1]).index_add(0, row_of, values).sqrt()
         return torch.where(lengths > 0, 1 / lengths, 0).to(self.counts.dtype)
 
@@ -193,18 +210,30 @@ class GraphBatch:
         place[nodes] = np.arange(len(nodes))
         edges = place[self.edges]
         inside = (edges >= 0).all(axis=0)
-        nobody = torch.zeros(0, dtype=torch.int64)
+        nobody = self.train[:0]
         return replace(
             self,
             rows=self.rows.take(nodes),
-            labels=self.labels[torch.from_numpy(nodes)],
-            train=torch.from_numpy(place[train]),
+            labels=self.labels[torch.from_numpy(nodes).to(self.device)],
+            train=torch.from_numpy(place[train]).to(self.device),
             val=nobody,
             test=nobody,
             edges=edges[:, inside],
             edge_weights=None if self.edge_weights is None else self.edge_weights[inside],
             train_rows=self.rows.take(train),
         )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are. What is drawn or counted is on the CPU, whatever this is."""
+        return self.labels.device
+
+    def to(self, device: torch.device) -> GraphBatch:
+        """The same on a device; itself if it is there."""
+        if device == self.device:
+            return self
+        nodes = {name: getattr(self, name).to(device) for name in ("labels", "train", "val", "test")}
+        return replace(self, rows=self.rows.to(device), train_rows=self.train_rows.to(device), **nodes)
 
     @property
     def num_clients(self) -> int:
@@ -224,7 +253,7 @@ class GraphBatch:
     @cached_property
     def num_train(self) -> Tensor:
         """[K]: training nodes of each client, in the batch's own dtype."""
-        return torch.tensor(self.train_rows.sizes, dtype=self.dtype)
+        return torch.tensor(self.train_rows.sizes, dtype=self.dtype).to(self.device)
 
     @cached_property
     def train_labels(self) -> Tensor:
@@ -234,7 +263,7 @@ class GraphBatch:
     @cached_property
     def train_targets(self) -> Tensor:
         """[C, N]: the one-hot label of every training node, divided by its client's number of them; 0 elsewhere."""
-        targets = torch.zeros(self.num_classes, self.num_nodes, dtype=self.dtype)
+        targets = torch.zeros(self.num_classes, self.num_nodes, dtype=self.dtype, device=self.device)
         targets[self.train_labels, self.train] = 1 / self.num_train[self.train_rows.client_of]
         return targets
 
@@ -250,29 +279,30 @@ class GraphBatch:
         """[N, N]: D^-1/2 (A + I) D^-1/2, symmetric; D sums the rows of A + I."""
         with_loops = self.neighbours + sp.eye_array(self.num_nodes, format="csr")
         scale = 1 / np.sqrt(with_loops.sum(axis=1))
-        return SparseMatrix.from_scipy(_scaled(with_loops, scale, scale), self.dtype)
+        return SparseMatrix.from_scipy(_scaled(with_loops, scale, scale), self.dtype).to(self.device)
 
     @cached_property
     def adjacency(self) -> SparseMatrix:
         """[N, N]: A."""
-        return SparseMatrix.from_scipy(self.neighbours, self.dtype)
+        return SparseMatrix.from_scipy(self.neighbours, self.dtype).to(self.device)
 
     @cached_property
     def mean_adjacency(self) -> SparseMatrix:
         """[N, N]: D^-1 A, rows of isolated nodes 0."""
         degrees = self.neighbours.sum(axis=1)
         ones = np.ones(self.num_nodes)
-        return SparseMatrix.from_scipy(_scaled(self.neighbours, 1 / np.where(degrees, degrees, 1), ones), self.dtype)
+        mean = _scaled(self.neighbours, 1 / np.where(degrees, degrees, 1), ones)
+        return SparseMatrix.from_scipy(mean, self.dtype).to(self.device)
 
     @cached_property
     def edge_index(self) -> Tensor:
         """[2, 2E]: both directions, as PyTorch Geometric wants them."""
-        return torch.from_numpy(np.concatenate([self.edges, self.edges[::-1]], axis=1))
+        return torch.from_numpy(np.concatenate([self.edges, self.edges[::-1]], axis=1)).to(self.device)
 
     @cached_property
     def edge_index_with_loops(self) -> Tensor:
         """[2, 2E+N]: both directions, then every node to itself."""
-        loops = torch.arange(self.num_nodes)
+        loops = torch.arange(self.num_nodes, device=self.device)
         return torch.cat([self.edge_index, torch.stack([loops, loops])], dim=1)
 
     @cached_property
@@ -289,7 +319,8 @@ class GraphBatch:
         row, column = np.concatenate([u, v, loops]), np.concatenate([v, u, loops])
         edge = np.concatenate([np.arange(len(u)), np.arange(len(u)), np.full(self.num_nodes, len(u))])
         order = np.lexsort((column, row))
-        return torch.from_numpy(row[order]), torch.from_numpy(column[order]), torch.from_numpy(edge[order])
+        rows, columns, edges = (torch.from_numpy(part[order]).to(self.device) for part in (row, column, edge))
+        return rows, columns, edges
 
 
 def _used_columns(graph: Graph) -> NDArray[np.int64]:

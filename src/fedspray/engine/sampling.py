@@ -32,7 +32,7 @@ def update_on_sample(
     seeds = _draw_train(batch, algorithm.sample_nodes, seed)
     if len(seeds) == len(batch.train):
         return algorithm.client_update(state, message, batch, seed)
-    drawn = batch.train[torch.from_numpy(seeds)].numpy()
+    drawn = batch.train.cpu()[torch.from_numpy(seeds)].numpy()
     part = batch.part(_sampled_nodes(algorithm, batch, drawn, seed), drawn)
     index = torch.from_numpy(seeds)
     trained, uplink = algorithm.client_update(tree.take_train(state, index), message, part, seed)
@@ -56,8 +56,8 @@ def _sampled_nodes(
     algorithm: Algorithm[Any, Any], batch: GraphBatch, drawn: NDArray[np.int64], seed: int
 ) -> NDArray[np.int64]:
     """All nodes of a small client; of a larger one its drawn training nodes and their drawn neighbours; ascending."""
-    large = (batch.num_train > algorithm.sample_nodes).numpy()
-    owners = batch.rows.client_of.numpy()
+    large = (batch.num_train > algorithm.sample_nodes).cpu().numpy()
+    owners = batch.rows.client_of.cpu().numpy()
     own = drawn[large[owners[drawn]]]
     found = _with_neighbours(batch, own, algorithm.backbone.layers, algorithm.fanout, seed)
     return np.union1d(np.flatnonzero(~large[owners]), found)
@@ -68,7 +68,7 @@ def _with_neighbours(
 ) -> NDArray[np.int64]:
     """The nodes, and up to ``fanout`` drawn neighbours of each, ``hops`` times; ascending."""
     adjacency: sp.csr_array = batch.neighbours
-    owners, sizes = batch.rows.client_of.numpy(), np.diff(adjacency.indptr)
+    owners, sizes = batch.rows.client_of.cpu().numpy(), np.diff(adjacency.indptr)
     found, frontier = nodes, nodes
     for hop in range(hops):
         reached = []

@@ -99,7 +99,7 @@ def split_edges(batch: GraphBatch, types: Tensor, num_types: int, *, self_loops:
     is_loop = edge == len(types)
     weights = None
     if batch.edge_weights is not None:
-        weights = torch.from_numpy(np.append(batch.edge_weights, 1.0)).to(batch.dtype)[edge]
+        weights = torch.from_numpy(np.append(batch.edge_weights, 1.0)).to(batch.device, batch.dtype)[edge]
     channels = []
     for chosen in range(num_types):
         kept = ((type_of == chosen) | is_loop).nonzero()[:, 0]

@@ -22,7 +22,8 @@ def client_edges(batch: GraphBatch) -> list[Tensor]:
     """[2, E_k] for each client: its undirected edges, as rows of the batch."""
     owner = np.searchsorted(batch.rows.ptr, batch.edges[0], side="right") - 1
     ends = np.cumsum(np.bincount(owner, minlength=batch.num_clients))
-    return [torch.from_numpy(batch.edges[:, a:b]) for a, b in pairwise([0, *ends.tolist()])]
+    edges = torch.from_numpy(batch.edges).to(batch.device)
+    return [edges[:, a:b] for a, b in pairwise([0, *ends.tolist()])]
 
 
 def edge_vectors(hidden: Tensor, edges: Tensor, representation: str = "concat") -> Tensor:
@@ -54,7 +55,7 @@ def first_centres(vectors: Tensor, num_types: int, seed: int, client_id: int) ->
     """
     if len(vectors) == 0:
         return vectors.new_zeros(num_types, vectors.shape[1])
-    stream = torch_generator(seed, "link types", client_id)
+    stream, device, vectors = torch_generator(seed, "link types", client_id), vectors.device, vectors.cpu()
     sample = vectors[torch.randperm(len(vectors), generator=stream)[:MAX_SAMPLE]]
     centres = [sample[0]]
     distance = (sample - centres[0]).square().sum(dim=1)
@@ -71,7 +72,7 @@ def first_centres(vectors: Tensor, num_types: int, seed: int, client_id: int) ->
         # |e - m|² without |e|², which is the same for all types; k columns instead of a table of differences.
         nearest = (found.square().sum(dim=1) - 2 * sample @ found.T).argmin(dim=1)
         found, _ = mean_by_type(sample, nearest, found)
-    return found
+    return found.to(device)
 
 
 def match(centres: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:

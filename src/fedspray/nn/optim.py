@@ -51,7 +51,9 @@ class AdamState:
         whole = {name: p for name, p in params.items() if name not in used}
         size = 0 if columns is None else len(columns)
         some = {name: params[name].new_empty(size, params[name].shape[2]) for name in used}
-        return cls(_zeros(whole), _zeros(whole), torch.zeros(num_clients), _zeros(some), _zeros(some))
+        device = next((p.device for p in params.values()), None)
+        step = torch.zeros(num_clients, device=device)
+        return cls(_zeros(whole), _zeros(whole), step, _zeros(some), _zeros(some))
 
     def forgotten(self) -> AdamState:
         """The state of before the first step, for the same weights."""

@@ -58,7 +58,7 @@ class StructureEmbedding:
         )
         walks = [return_probabilities(adjacency[a:b, a:b], self.walk_steps) for a, b in pairwise(batch.rows.ptr)]
         joined = np.concatenate([np.concatenate(walks), self._buckets(degrees)], axis=1)
-        return torch.from_numpy(joined).to(batch.dtype)
+        return torch.from_numpy(joined).to(batch.device, batch.dtype)
 
     def _buckets(self, degrees: NDArray[np.int64]) -> NDArray[np.float64]:
         sizes = np.floor(2 * np.log2(1.0 + degrees)).astype(np.int64) if self.log_degrees else degrees

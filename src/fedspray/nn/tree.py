@@ -96,13 +96,14 @@ def split(state: T, batch: GraphBatch) -> list[T]:
 
 def take_train(state: T, index: Tensor) -> T:
     """The state with only these training nodes."""
-    return _map(state, "client", lambda leaf, axis: leaf[index] if axis == "train" else leaf)  # type: ignore[no-any-return]
+    return _map(state, "client", lambda leaf, axis: leaf[index.to(leaf.device)] if axis == "train" else leaf)  # type: ignore[no-any-return]
 
 
 def put_train(state: T, part: T, index: Tensor) -> T:
     """``part``, with what ``state`` had for all other training nodes: the inverse of `take_train`."""
     whole = flatten(state)
     by_node = flatten(_map(state, "client", lambda _, axis: torch.tensor(axis == "train")))
+    index = index.to(next(iter(whole.values())).device)
 
     def put(name: str, leaf: Tensor) -> Tensor:
         return whole[name].index_copy(0, index, leaf) if by_node[name] else leaf
@@ -113,6 +114,11 @@ def put_train(state: T, part: T, index: Tensor) -> T:
 def cast(state: T, dtype: torch.dtype) -> T:
     """The state with all its floating-point tensors in ``dtype``."""
     return _map(state, "client", lambda leaf, _: leaf.to(dtype) if leaf.is_floating_point() else leaf)  # type: ignore[no-any-return]
+
+
+def to(state: T, device: torch.device) -> T:
+    """The state with all its tensors on ``device``; the very same tensors if they are there."""
+    return _map(state, "client", lambda leaf, _: leaf.to(device))  # type: ignore[no-any-return]
 
 
 def expand(params: Mapping[str, Tensor], num_clients: int) -> Params:
