@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -105,10 +106,17 @@ def _is_allowed_sibling(found: Import, siblings: dict[tuple[str, str], str]) -> 
 
 def _imports(name: str, file: Path, modules: set[str]) -> Iterator[Import]:
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in _nodes(file.read_text()):
         for target in _targets(node, package, modules):
             if target.split(".")[0] == TOP and target != name:
                 yield Import(name, target, node.lineno)  # type: ignore[attr-defined]
+
+
+@cache
+def _nodes(text: str) -> list[ast.AST]:
+    """Those that can name a module."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Constant)
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
 
 
 def _targets(node: ast.AST, package: str, modules: set[str]) -> list[str]:

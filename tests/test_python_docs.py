@@ -48,6 +48,7 @@ def test_code_in_the_documentation_is_made_of_public_names(page: Path) -> None:
     assert [name for code in blocks(page.read_text()) for name in private_names(code)] == []
 
 
+@pytest.mark.slow
 def test_the_fifteen_lines_print_what_the_page_says(tmp_path: Path) -> None:
     code, expected = blocks(PYTHON)[0], blocks(PYTHON, "text")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 15

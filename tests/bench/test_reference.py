@@ -86,6 +86,7 @@ def test_same_metrics_and_weights_on_banks(algorithm: str, backbone: str) -> Non
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "backbone"), [("fedspray", "sage"), ("fedavg", "gcn"), ("fedspray", "sgc")])
 def test_same_metrics_and_weights_on_pubmed(
     real_data: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, backbone: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,14 @@ PROTOCOL = [file for file in FILES if file.name.startswith("sota-")]
 TRAINED = ("figure2", "table2", "figure-lambda", "figure-dim", "table3", "table5", "noise", "gat", "auc")
 
 
+@cache
 def plan_of(file: Path) -> Plan:
     return Plan.from_values(Experiment.read_values(file), file.name)
+
+
+@cache
+def rows_of(file: Path) -> list[Row]:
+    return plan_of(file).rows()
 
 
 def test_the_package_brings_the_same_files() -> None:
@@ -72,7 +79,7 @@ def read_folder(dataset: str) -> str:
 
 @pytest.mark.parametrize("part", TRAINED)
 def test_every_published_row_has_a_study(part: str) -> None:
-    rows = [row for file in FILES if file.name.startswith(f"{part}-") for row in plan_of(file).rows()]
+    rows = [row for file in FILES if file.name.startswith(f"{part}-") for row in rows_of(file)]
     for published in results(part):
         fits = [
             row
@@ -95,7 +102,7 @@ def test_reported_rows_are_the_papers_in_length(part: str) -> None:
 
 @pytest.mark.parametrize("dataset", ["pubmed", "physics", "wikics", "flickr"])
 def test_table_2_shares_step_size_decay_and_start_per_backbone(dataset: str) -> None:
-    rows = plan_of(ROOT / "experiments" / f"table2-{dataset}.toml").rows()
+    rows = rows_of(ROOT / "experiments" / f"table2-{dataset}.toml")
     assert len(rows) == 24
     for backbone in ("gcn", "sgc", "sage"):
         for name in ("lr", "weight_decay", "init", "hidden", "local_epochs"):
@@ -119,9 +126,9 @@ def test_other_parts_have_the_settings_of_table_2(part: str, about: str | None) 
     for file in FILES:
         if not file.name.startswith(f"{part}-"):
             continue
-        for row in plan_of(file).rows():
+        for row in rows_of(file):
             name = "fedspray" if row.run.algorithm == "fedspray-no-proxies" else row.run.algorithm
-            table = plan_of(ROOT / "experiments" / f"table2-{row.dataset}.toml").rows()
+            table = rows_of(ROOT / "experiments" / f"table2-{row.dataset}.toml")
             same = [r for r in table if (r.method, r.backbone) == (name, row.backbone)]
             for reported in same:
                 pairs = {k: (v, reported.settings[k]) for k, v in row.settings.items() if k != about}
@@ -134,7 +141,7 @@ def test_searches_are_fair_and_on_other_seeds(dataset: str) -> None:
     assert search is not None
     assert min(search.seeds) >= 100
     assert {len(search.points(method)) for method in search.grid} == {3}
-    defaults = {row.method: row.settings for row in plan_of(ROOT / "experiments" / f"tune-{dataset}.toml").rows()}
+    defaults = {row.method: row.settings for row in rows_of(ROOT / "experiments" / f"tune-{dataset}.toml")}
     for method in search.grid:  # on a tie the first point wins
         assert all(defaults[method][name] == value for name, value in search.points(method)[0].items())
     shared = tomllib.loads((ROOT / "experiments" / f"tune-{dataset}.toml").read_text())["compare"]["set"]
@@ -158,12 +165,12 @@ def unapplied(search: dict[str, Any], rows: list[Row]) -> list[str]:
 def test_what_a_search_chose_is_in_table_2() -> None:
     for file in sorted((ROOT / "results").glob("tune-*/search.json")):
         for search in json.loads(file.read_text())["searches"]:
-            rows = plan_of(ROOT / "experiments" / f"table2-{search['dataset']}.toml").rows()
+            rows = rows_of(ROOT / "experiments" / f"table2-{search['dataset']}.toml")
             assert unapplied(search, rows) == []
 
 
 def test_a_choice_that_was_not_applied_is_noticed() -> None:
-    rows = plan_of(ROOT / "experiments" / "table2-pubmed.toml").rows()
+    rows = rows_of(ROOT / "experiments" / "table2-pubmed.toml")
     search = {"dataset": "pubmed", "backbone": "gcn", "methods": ["fedspray"], "chosen": {"distill_weight": 77.0}}
     assert [text.split(",")[0] for text in unapplied(search, rows)] == ["fedspray"]
     shared = {"dataset": "pubmed", "backbone": "sgc", "methods": ["local", "fedavg"], "chosen": {"lr": 77.0}}

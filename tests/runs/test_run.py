@@ -137,8 +137,9 @@ def test_tensorboard_reads_the_curves(tmp_path: Path, algorithm: str) -> None:
     assert [event.value for event in curve] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["fedspray", "fedspray-plus", "fedavg", "local"])
-@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("algorithm", "stop"), [*(("fedspray", stop) for stop in (1, 2, 3, 5)), ("fedspray-plus", 3), ("local", 3)]
+)
 def test_resuming_gives_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, stop: int
 ) -> None:

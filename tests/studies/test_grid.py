@@ -135,6 +135,7 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path) -> None:
     assert len(told) == 3
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_only_its_own_cell_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grids, "work", _deadly_work)
     outcomes = Grid([cell("local"), cell("fedavg"), cell("fedspray")], tmp_path, Workers(jobs=2)).run()
