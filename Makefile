@@ -9,7 +9,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-nightly bench check clean
+.PHONY: help setup demo test test-slow test-nightly bench docs check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose pro
 
 bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
 	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py --out results/benchmarks
+
+docs: $(STAMP) ## Make the tables of flags in docs/cli.md again
+	@$(BIN)/python -m fedspray.cli.document docs/cli.md
 
 check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/ruff check .

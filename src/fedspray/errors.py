@@ -94,11 +94,18 @@ def unknown(kind: str, given: str, allowed: Iterable[str], *, elsewhere: Iterabl
         elsewhere: names of another kind that may be meant.
     """
     names = sorted(allowed)
-    known = [*names, *elsewhere]
-    alias = _ELSEWHERE.get(given.lower().replace("-", "_"))
-    near = [alias] if alias in known else difflib.get_close_matches(given, known, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    meant = near(given, [*names, *elsewhere])
+    hint = f"; did you mean {meant!r}?" if meant else ""
     return InputError(f"unknown {kind} {given!r}: choose one of {', '.join(names)}{hint}")
+
+
+def near(given: str, known: Iterable[str]) -> str | None:
+    """The name that is meant by one that does not exist: another program's word for it, or a misspelling."""
+    names = {name.replace("-", "_"): name for name in known}
+    word = given.lower().replace("-", "_")
+    if ELSEWHERE.get(word) in names:
+        return names[ELSEWHERE[word]]
+    return next((names[found] for found in difflib.get_close_matches(word, names, n=1, cutoff=0.6)), None)
 
 
 _NAMES_ELSEWHERE = {
@@ -115,6 +122,7 @@ _NAMES_ELSEWHERE = {
     "lr": ("learning_rate", "step_size", "eta"),
     "nodes": ("num_nodes", "n_nodes"),
     "participation": ("fraction", "client_fraction", "frac", "sample_ratio", "participation_rate"),
+    "run": ("train", "fit"),
     "rounds": ("num_rounds", "n_rounds", "global_rounds", "comm_rounds", "communication_rounds"),
     "sample_nodes": ("batch_size",),
     "seed": ("random_state", "random_seed", "rng"),
@@ -122,5 +130,5 @@ _NAMES_ELSEWHERE = {
     "selection": ("early_stopping", "model_selection"),
     "weight_decay": ("wd", "l2", "decay", "l2_penalty"),
 }
-_ELSEWHERE = {alias: name for name, aliases in _NAMES_ELSEWHERE.items() for alias in aliases}
+ELSEWHERE = {alias: name for name, aliases in _NAMES_ELSEWHERE.items() for alias in aliases}
 """What other programs call a thing that has a name here."""

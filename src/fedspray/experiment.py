@@ -201,7 +201,7 @@ def _run_settings(given: Mapping[str, Any]) -> RunSettings:
     if given.get("seed") is not None and given.get("seeds") is not None:
         raise InputError(f"seed is {given['seed']} and seeds is {given['seeds']}, but only one of them may be given")
     own = {name: given[name] for name in _names(RunSettings) if name in given}
-    settings = {name: given[name] for name in _SETTINGS if given.get(name) is not None}
+    settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
     twice = next((name for name in settings if name in given.get("set", {})), None)
     if twice is not None:
         raise InputError(f"{twice} is given twice: as a flag of its own and as a setting")
@@ -239,13 +239,18 @@ class Knob:
         return f"--{self.name.replace('_', '-')}"
 
     @property
+    def is_table(self) -> bool:
+        """Whether it has names and values: ``[set]`` in TOML, ``--set NAME=VALUE`` as a flag."""
+        return self.kind == _TABLE
+
+    @property
     def type(self) -> Any:
         """As an annotation."""
         return reduce(or_, (_TYPES[part.strip()] for part in self.kind.split("|")))
 
     def read(self, value: Any, where: str = "") -> Any:
         """A value from text (flags) or with a type already (TOML, Python); what is not allowed is refused."""
-        if self.kind == _TABLE:
+        if self.is_table:
             if not isinstance(value, Mapping):
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a table of names and values")
             return dict(value)
@@ -347,7 +352,8 @@ def _names(owner: type[Any]) -> list[str]:
     return [each.name for each in fields(owner) if "help" in each.metadata]
 
 
-_SETTINGS = (*_names(RoundSettings), "local_epochs")
+SETTINGS = (*_names(RoundSettings), "local_epochs")
+"""Knobs that are settings too: ``--rounds 5`` is ``--set rounds=5``."""
 
 
 def located(dataset: str) -> Path:

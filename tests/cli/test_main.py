@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
-import typer
 
 import fedspray
 from fedspray.cli import main
+from fedspray.cli.organisations import ask
 from fedspray.errors import InputError
 
 HEAVY = ("torch", "torch_geometric", "scipy", "pandas", "matplotlib", "sklearn", "networkx", "igraph", "numpy")
@@ -26,7 +29,7 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Sequenc
     return ["datasets"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["bench", "--help"], ["--version"], []])
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["deploy", "init", "--help"], ["--version"], []])
 def test_help_answers_without_heavy_imports(arguments: list[str]) -> None:
     code = (
         "import sys; from fedspray.cli.main import run_command; "
@@ -55,10 +58,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["insect"], "error: No such command 'insect'"),
-        (["inspect"], "error: Missing option '--dataset' (see 'fedspray inspect --help')"),
-        (["inspect", "--datset", "banks"], "error: No such option: --datset"),
-        (["inspect", "--dataset", "banks", "--seed", "one"], "error: Invalid value for '--seed'"),
+        (["insect"], "error: unknown command 'insect'"),
+        (["site", "stat"], "error: unknown command 'stat'"),
+        (["inspect"], "error: --dataset NAME|FILE|DIR is missing"),
+        (["inspect", "--dataset"], "error: --dataset needs a value"),
+        (["inspect", "--datset", "banks"], "error: unknown option --datset; did you mean --dataset?"),
+        (["inspect", "--dataset", "banks", "--seed", "one"], "error: seed is 'one'"),
+        (["demo", "--rounds", "2.5"], "error: --rounds is '2.5'"),
+        (["deploy", "init", "x", "--port", "65536"], "error: --port is '65536'"),
+        (["deploy", "init", "x", "--grace", "long"], "error: --grace is 'long', but must be a number"),
+        (["algorithms", "local", "fedavg"], "error: 'fedavg' is one argument too many"),
         (["inspect", "--dataset", "bank"], "error: unknown data set 'bank': choose one of arxiv, banks"),
         (["inspect", "--dataset", "banks", "--clients", "0"], "error: num_clients is 0"),
     ],
@@ -114,9 +123,22 @@ def test_ctrl_c_ends_quietly_with_130(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == ""
 
 
-def test_ctrl_c_at_a_question_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(fails_with(monkeypatch, typer.Abort())) == 130
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
+def test_ctrl_c_and_ctrl_d_at_a_question(end: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_answer(prompt: str = "") -> str:
+        raise end
+
+    monkeypatch.setattr("builtins.input", no_answer)
+    with pytest.raises(KeyboardInterrupt):
+        ask("really?")
+
+
+def test_a_question_is_asked_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["", " ", " north "])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
+    assert ask("which site?") == "north"
+    monkeypatch.setattr("builtins.input", lambda prompt="": "")
+    assert ask("take it on?", "n") == "n"
 
 
 @pytest.mark.parametrize("group", ["deploy", "site"])
@@ -134,18 +156,53 @@ def test_the_installed_script_passes_the_exit_code_on(monkeypatch: pytest.Monkey
     assert stop.value.code == 2
 
 
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The completion script of bash."""
+    file = tmp_path_factory.mktemp("completion") / "fedspray.bash"
+    outcome = fedspray_process("--show-completion", SHELL="/bin/bash")
+    assert outcome.returncode == 0, outcome.stderr
+    file.write_text(outcome.stdout)
+    return file
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("fedspray ins", "inspect"),
-        ("fedspray inspect --dataset pub", "pubmed"),
-        ("fedspray inspect --cli", "--clients"),
+        ("fedspray ins", {"inspect"}),
+        ("fedspray inspect --cli", {"--clients"}),
+        ("fedspray inspect --dataset pub", {"pubmed"}),
+        ("fedspray run --partitioner l", {"label-skew", "louvain"}),
+        ("fedspray reproduce proposition", {"proposition1"}),
+        ("fedspray deploy sta", {"start", "status"}),
     ],
 )
-def test_completion(line: str, expected: str) -> None:
+def test_completion(script: Path, line: str, expected: set[str]) -> None:
+    words = line.split()
+    steps = f"""
+        PATH={Path(sys.executable).parent}:$PATH
+        source {script}
+        COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1} COMP_LINE={shlex.quote(line)}
+        $(complete -p fedspray | sed -E 's/.*-F ([^ ]+).*/\\1/') fedspray {shlex.quote(words[-1])} {words[-2]}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    outcome = subprocess.run(["bash", "-c", steps], capture_output=True, text=True, check=False)
+    assert set(outcome.stdout.split()) == expected, outcome.stderr
+
+
+def test_a_completion_script_from_before_is_told_what_to_do() -> None:
+    outcome = fedspray_process(_FEDSPRAY_COMPLETE="complete_bash")
+    assert outcome.stdout == ""
+    assert "--install-completion" in outcome.stderr
+
+
+def fedspray_process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     code = "from fedspray.cli.main import entry_point; entry_point()"
-    words = {"_FEDSPRAY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    outcome = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **words}, capture_output=True, text=True, check=False
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert expected in outcome.stdout.split()

@@ -46,7 +46,7 @@ def test_one_run_and_a_default_name(runs: list[str], capsys: pytest.CaptureFixtu
         (["report", "nowhere"], "error: nowhere/settings.json is missing: nowhere is not a run folder"),
         (["report", "local", "--out", "page.pdf"], "error: --out page.pdf ends in '.pdf', but must end in .html"),
         (["report", "local", "--reference", "fedavg"], "error: unknown reference 'fedavg': choose one of local"),
-        (["report"], "error: Missing argument"),
+        (["report"], "error: DIR… is missing"),
     ],
 )
 def test_bad_input(runs: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
-import typer
-
-from fedspray.cli import options
+from fedspray.cli.flags import AsJson, argument
+from fedspray.cli.names import algorithm_names
 from fedspray.cli.output import Output
 
 
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="Show the settings of this one.", metavar="[NAME]")] = None,
-    as_json: options.AsJson = False,
+    name: Annotated[str | None, argument("Show the settings of this one.", "NAME", complete=algorithm_names)] = None,
+    /,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """List the algorithms, or the settings of one."""
     from rich.markup import escape

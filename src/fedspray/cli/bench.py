@@ -11,21 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from fedspray.cli import options
+from fedspray.cli.flags import AsJson, Count, examples, flag
 from fedspray.cli.output import Output, to_json
 from fedspray.errors import InputError
-
-EPILOG = """
-[bold]Examples[/bold]
-
-fedspray bench --quick
-
-fedspray bench --dataset pubmed --backbone sage --algorithm fedspray
-
-fedspray bench --banks 10000/10 --banks 100000/10 --banks 1000000/10 --out growth
-"""
 
 NAME = "benchmark"
 """Of the files that `--out` writes."""
@@ -33,51 +21,43 @@ NAME = "benchmark"
 _WHAT, _HOW = "What is measured", "How"
 
 
-def _option(flag: str, text: str, metavar: str, panel: str = _WHAT, **more: Any) -> Any:
-    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=panel, **more)
-
-
+@examples(
+    "fedspray bench --quick",
+    "fedspray bench --dataset pubmed --backbone sage --algorithm fedspray",
+    "fedspray bench --banks 10000/10 --banks 100000/10 --banks 1000000/10 --out growth",
+)
 def bench(
+    *,
     dataset: Annotated[
-        list[str] | None,
-        _option("--dataset", "A data set by name, or a saved federation; repeatable.", "NAME|DIR"),
+        list[str] | None, flag("A data set by name, or a saved federation; repeatable.", "NAME|DIR", box=_WHAT)
     ] = None,
     banks: Annotated[
         list[str] | None,
-        _option("--banks", "The built-in data set at this size, e.g. 100000/10; repeatable.", "NODES/CLIENTS"),
+        flag("The built-in data set at this size, e.g. 100000/10; repeatable.", "NODES/CLIENTS", box=_WHAT),
     ] = None,
     backbone: Annotated[
-        list[str] | None, _option("--backbone", "gcn, sgc or sage; repeatable. [dim]default: all[/dim]", "NAME")
+        list[str] | None, flag("gcn, sgc or sage; repeatable.", "NAME", box=_WHAT, default="all")
     ] = None,
     algorithm: Annotated[
-        list[str] | None, _option("--algorithm", "fedspray or fedavg; repeatable. [dim]default: both[/dim]", "NAME")
+        list[str] | None, flag("fedspray or fedavg; repeatable.", "NAME", box=_WHAT, default="both")
     ] = None,
     partitions: Annotated[
         Path | None,
-        _option(
-            "--partitions",
-            "Folders of client lists (PubMed, …). [dim]default: partitions, or in FEDSPRAY_DATA; else Louvain[/dim]",
+        flag(
+            "Folders of client lists (PubMed, …).",
             "DIR",
+            box=_WHAT,
+            default="partitions, or in FEDSPRAY_DATA; else Louvain",
         ),
     ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="About a minute: by default fewer cases and repetitions.", rich_help_panel=_WHAT),
-    ] = False,
+    quick: Annotated[bool, flag("About a minute: by default fewer cases and repetitions.", box=_WHAT)] = False,
     reference: Annotated[
-        Path | None,
-        _option("--reference", "A Python file with another implementation, played in turn.", "FILE.py", _HOW),
+        Path | None, flag("A Python file with another implementation, played in turn.", "FILE.py", box=_HOW)
     ] = None,
-    repetitions: Annotated[
-        int | None,
-        _option("--repetitions", "Rounds that count. [dim]default: 7; quick: 3[/dim]", "N", _HOW, min=1),
-    ] = None,
-    threads: Annotated[int, _option("--threads", "Threads.", "N", _HOW, min=1)] = 1,
-    out: Annotated[
-        Path | None,
-        _option("--out", f"A folder for {NAME}.json, .md and .png.", "DIR", _HOW),
-    ] = None,
-    as_json: options.AsJson = False,
+    repetitions: Annotated[Count | None, flag("Rounds that count.", "N", box=_HOW, default="7; quick: 3")] = None,
+    threads: Annotated[Count, flag("Threads.", "N", box=_HOW)] = 1,
+    out: Annotated[Path | None, flag(f"A folder for {NAME}.json, .md and .png.", "DIR", box=_HOW)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure what a round costs: CPU and wall time, memory, and ratios to the floor of its bare products."""
     from fedspray.bench.cases import choose_cases

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedspray.cli import options
+from fedspray.cli.flags import AsJson, examples
 from fedspray.cli.output import Output
 
-EPILOG = """
-[bold]Examples[/bold]
 
-fedspray datasets
-
-FEDSPRAY_DATA=/my/data fedspray datasets --json
-"""
-
-
-def datasets(as_json: options.AsJson = False) -> None:
+@examples(
+    "fedspray datasets",
+    "FEDSPRAY_DATA=/my/data fedspray datasets --json",
+)
+def datasets(*, as_json: AsJson = False) -> None:
     """List the data sets by name, with their published counts and whether their files are at hand."""
     from fedspray.datasets import DataFolders, catalogue
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from fedspray.cli.flags import Count, flag
 from fedspray.cli.output import Output
 from fedspray.cli.run import show_progress
 
 
 def demo(
-    rounds: Annotated[int, typer.Option("--rounds", help="Number of rounds.", metavar="R", min=1)] = 200,
+    *,
+    rounds: Annotated[Count, flag("Number of rounds.", "R")] = 200,
 ) -> None:
-    """Train FedAvg and FedSpray on PubMed (on `banks` where PubMed cannot be had) and compare them."""
+    """Train FedAvg and FedSpray on PubMed (or on `banks`, if PubMed is not available) and compare them."""
     from fedspray import build_federation, describe, run
     from fedspray.errors import MissingDataError
     from fedspray.report.clients import clients_table
@@ -24,7 +24,7 @@ def demo(
         with output.busy("preparing pubmed …"):
             federation = build_federation("pubmed")
     except MissingDataError as error:
-        output.note(f"PubMed cannot be had here ({error}), so this is the built-in data set banks instead.")
+        output.note(f"PubMed is not available here ({error}), so this is the built-in data set banks instead.")
         federation = build_federation("banks")
     output.show(clients_table(describe(federation), output.width))
     summaries = []

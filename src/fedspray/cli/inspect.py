@@ -5,56 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fedspray.cli import options
+from fedspray.cli import knobs
+from fedspray.cli.flags import AsJson, examples, flag
 from fedspray.cli.output import Output, to_json
 
-EPILOG = """
-[bold]Examples[/bold]
-
-fedspray inspect --dataset banks
-
-fedspray inspect --dataset pubmed --partitioner louvain --clients 7 --plot pubmed.png
-
-fedspray inspect --dataset my-federation/ --json > statistics.json
-"""
-
-_PANEL = "Files to write"
+_FILES = "Files to write"
 
 
+@examples(
+    "fedspray inspect --dataset banks",
+    "fedspray inspect --dataset pubmed --partitioner louvain --clients 7 --plot pubmed.png",
+    "fedspray inspect --dataset my-federation/ --json > statistics.json",
+)
 def inspect(
-    dataset: options.Dataset,
-    partitioner: options.Partitioner = None,
-    partition_dir: options.PartitionDir = None,
-    clients: options.Clients = None,
-    nodes: options.Nodes = None,
-    alpha: options.Alpha = None,
-    seed: options.Seed = None,
-    partition_seed: options.PartitionSeed = 0,
-    prepare: options.Prepare = None,
-    split: options.Split = None,
-    split_scope: options.SplitScope = None,
+    *,
+    given: knobs.Data,
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            help="Two pictures: label counts and homophily by class, per client.",
-            metavar="FILE.png",
-            rich_help_panel=_PANEL,
-        ),
+        Path | None, flag("Two pictures: label counts and homophily by class, per client.", "FILE.png", box=_FILES)
     ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--csv", help="The client table, one line per client.", metavar="FILE.csv", rich_help_panel=_PANEL
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The JSON object of `--json`.", metavar="FILE.json", rich_help_panel=_PANEL),
-    ] = None,
-    as_json: options.AsJson = False,
+    csv: Annotated[Path | None, flag("The client table, one line per client.", "FILE.csv", box=_FILES)] = None,
+    out: Annotated[Path | None, flag("The JSON object of `--json`.", "FILE.json", box=_FILES)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show who holds what: nodes, edges, labels, majority and minority, homophily, divergence."""
     from fedspray.report.files import check_target, write_file
@@ -67,7 +38,7 @@ def inspect(
         if path is not None:
             check_target(path, suffixes, option)
     output = Output(as_json)
-    federation = options.open_federation(output, locals())
+    federation = knobs.open_federation(output, given)
 
     from fedspray.data.statistics import describe
     from fedspray.report.clients import clients_csv, clients_table

@@ -1,36 +1,22 @@
 """The ``fedspray`` command.
 
-Commands import what they need when they run, so that ``--help`` and completion answer at once.
+Commands are imported when they are called, and import what they need when they run, so that ``--help`` and completion
+answer at once.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Any
 
-import typer
+from cyclopts import CycloptsError, Parameter
 
-from fedspray.cli import (
-    algorithms,
-    bench,
-    compare,
-    datasets,
-    demo,
-    deploy,
-    inspect,
-    partition,
-    plan,
-    predict,
-    report,
-    reproduce,
-    run,
-    site,
-    sweep,
-    tune,
-)
-from fedspray.cli.output import print_error
+from fedspray.cli.flags import OPTIONS, group
+from fedspray.cli.output import Output, print_error
+from fedspray.cli.pages import Page, show_help
+from fedspray.cli.refusals import explain
 from fedspray.errors import FULL, InputError, RunStopped
 
 BAD_INPUT = 2
@@ -38,66 +24,55 @@ BUG = 1
 STOPPED = 3
 INTERRUPTED = 130
 
-EPILOG = """
-[bold]Examples[/bold]
-
-fedspray run --dataset banks --rounds 50
-
-fedspray compare --algorithm fedavg --algorithm fedspray --rounds 50 --seeds 5
-
-fedspray inspect --dataset banks
-
-fedspray inspect --dataset pubmed --partitioner louvain --json
-
-fedspray partition --dataset banks --clients 100 --nodes 1000000 --out banks-100
-"""
-
-app = typer.Typer(
-    name="fedspray",
-    help="Federated graph learning that does right by minority nodes.",
-    epilog=EPILOG,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS = (
+    *("demo", "run", "report", "algorithms", "datasets", "inspect", "partition", "compare", "sweep", "tune", "plan"),
+    *("bench", "reproduce", "predict", "deploy", "site"),
 )
-app.command("demo")(demo.demo)
-app.command("run", epilog=run.EPILOG)(run.run)
-app.command("report", epilog=report.EPILOG)(report.report)
-app.command("algorithms")(algorithms.algorithms)
-app.command("datasets", epilog=datasets.EPILOG)(datasets.datasets)
-app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
-app.command("partition", epilog=partition.EPILOG)(partition.partition)
-app.command("compare", epilog=compare.EPILOG)(compare.compare)
-app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
-app.command("tune", epilog=tune.EPILOG)(tune.tune)
-app.command("plan", epilog=plan.EPILOG)(plan.plan)
-app.command("bench", epilog=bench.EPILOG)(bench.bench)
-app.command("reproduce", epilog=reproduce.EPILOG)(reproduce.reproduce)
-app.command("predict", epilog=predict.EPILOG)(predict.predict)
-app.add_typer(deploy.app, name="deploy")
-app.add_typer(site.app, name="site")
+"""In the order of the help page. Each is a module of this package with a function, or an app, of its name."""
+
+EXAMPLES = (
+    "fedspray run --dataset banks --rounds 50",
+    "fedspray compare --algorithm fedavg --algorithm fedspray --rounds 50 --seeds 5",
+    "fedspray inspect --dataset banks",
+    "fedspray inspect --dataset pubmed --partitioner louvain --json",
+    "fedspray partition --dataset banks --clients 100 --nodes 1000000 --out banks-100",
+)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
+def _version() -> str:
+    from importlib.metadata import version
 
-        typer.echo(f"fedspray {version('fedspray')}")
-        raise typer.Exit
+    return f"fedspray {version('fedspray')}"
 
 
-@app.callback()
-def _global_options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the full traceback of an error; may stand anywhere.")
-    ] = False,
-) -> None:
-    # `--version` acts in its callback, and `run_command` finds `--debug` wherever it stands.
-    pass
+app = group("fedspray", "Federated graph learning that does right by minority nodes.")
+app.help_format, app.help_formatter = "plaintext", Page()
+app.version, app.version_flags = _version, ("--version",)
+app.default_parameter = Parameter(negative=(), allow_repeating=True)
+for each in COMMANDS:
+    app.command(f"fedspray.cli.{each}:{each}", name=each)
+
+
+@app.command(name="--debug", group=OPTIONS)
+def _debug() -> None:
+    """Show the full traceback of an error; may stand anywhere."""
+    # `run_command` finds it wherever it stands, so this is for the help page alone.
+
+
+@app.command(name="--install-completion", group=OPTIONS)
+def _install_completion() -> None:
+    """Make this shell complete commands, flags and values."""
+    Output().note(f"wrote {app.install_completion()}; open a new shell to use it")
+
+
+@app.command(name="--show-completion", group=OPTIONS)
+def _show_completion() -> None:
+    """Print the script that does this."""
+    print(app.generate_completion(), end="")
+
+
+app["--help"].group = app["--version"].group = OPTIONS
+app["--help"].help, app["--version"].help = "Show this page, or that of a command.", "Print the version and stop."
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -107,35 +82,43 @@ def run_command(arguments: Sequence[str]) -> int:
     3: a run that cannot go on; 130: interrupted.
     """
     debug = "--debug" in arguments
-    rest = [argument for argument in arguments if argument != "--debug"] or ["--help"]
+    words = [word for word in arguments if word != "--debug"]
     try:
-        code = typer.main.get_command(app).main(args=rest, prog_name="fedspray", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):  # the second is Ctrl-C or Ctrl-D at a question
+        if not words or {"-h", "--help"} & set(words):
+            show_help(app, [word for word in words if word not in ("-h", "--help")], EXAMPLES)
+            return 0
+        command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False, verbose=False)
+        if command == app.help_print:  # a group without a command
+            show_help(app, words)
+            return BAD_INPUT
+        code: Any = command(*bound.args, **bound.kwargs)
+    except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
         if debug:
+            import traceback
+
             traceback.print_exception(error)
         sentence, code = _describe(error)
-        if sentence:  # a command without its arguments has printed its help already
-            print_error(sentence)
+        print_error(sentence)
     return code if isinstance(code, int) else 0
 
 
 def entry_point() -> None:
     """What the installed ``fedspray`` script calls."""
+    if "_FEDSPRAY_COMPLETE" in os.environ:  # a completion script that version 0.1 installed
+        print_error("the shell's completion is of an earlier version: run fedspray --install-completion")
+        sys.exit(BAD_INPUT)
     sys.exit(run_command(sys.argv[1:]))
 
 
 def _describe(error: Exception) -> tuple[str, int]:
+    if isinstance(error, CycloptsError):
+        return explain(error), BAD_INPUT
     if isinstance(error, InputError):
         return str(error), BAD_INPUT
     if isinstance(error, RunStopped):
         return str(error), STOPPED
-    if isinstance(error, typer.TyperException):
-        context = getattr(error, "ctx", None)
-        hint = f" (see '{context.command_path} --help')" if context is not None else ""
-        message = error.format_message().strip().removesuffix(".")
-        return message and message + hint, BAD_INPUT
     if isinstance(error, OSError) and error.errno in FULL:
         return f"the disk is full: {error.filename or 'a file'} cannot be written ({error.strerror})", STOPPED
     if isinstance(error, OSError) and error.filename is not None:

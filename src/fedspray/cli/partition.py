@@ -6,46 +6,30 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.markup import escape
 
-from fedspray.cli import options
+from fedspray.cli import knobs
+from fedspray.cli.flags import AsJson, examples, flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-EPILOG = """
-[bold]Examples[/bold]
 
-fedspray partition --dataset pubmed --partitioner metis --clients 10 --out pubmed-metis
-
-fedspray partition --dataset banks --clients 100 --nodes 1000000 --out banks-100
-"""
-
-
+@examples(
+    "fedspray partition --dataset pubmed --partitioner metis --clients 10 --out pubmed-metis",
+    "fedspray partition --dataset banks --clients 100 --nodes 1000000 --out banks-100",
+)
 def partition(
-    dataset: options.Dataset,
-    out: Annotated[
-        Path,
-        typer.Option("--out", help="The new folder: one sub-folder per client and a manifest.", metavar="DIR"),
-    ],
-    partitioner: options.Partitioner = None,
-    partition_dir: options.PartitionDir = None,
-    clients: options.Clients = None,
-    nodes: options.Nodes = None,
-    alpha: options.Alpha = None,
-    seed: options.Seed = None,
-    partition_seed: options.PartitionSeed = 0,
-    prepare: options.Prepare = None,
-    split: options.Split = None,
-    split_scope: options.SplitScope = None,
-    as_json: options.AsJson = False,
+    *,
+    given: knobs.Data,
+    out: Annotated[Path, flag("The new folder: one sub-folder per client and a manifest.", "DIR")],
+    as_json: AsJson = False,
 ) -> None:
     """Cut a graph into clients, or draw `banks`, and save the federation as a folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out} exists already and is not empty: choose a new folder")
     output = Output(as_json)
     started = time.perf_counter()
-    federation = options.open_federation(output, locals())
+    federation = knobs.open_federation(output, given)
     try:
         with output.busy(f"writing {out} …"):
             federation.save(out)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from fedspray.cli import options
+from fedspray.cli import knobs
+from fedspray.cli.flags import AsJson, Count, argument, examples, flag
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
@@ -15,51 +14,28 @@ if TYPE_CHECKING:
 
     from fedspray.runs.plan import Plan
 
-EPILOG = """
-[bold]Examples[/bold]
 
-fedspray plan --dataset banks --clients 100 --nodes 1000000
-
-fedspray plan experiment.toml --seeds 5
-"""
-
-
+@examples(
+    "fedspray plan --dataset banks --clients 100 --nodes 1000000",
+    "fedspray plan experiment.toml --seeds 5",
+)
 def plan(
-    config: Annotated[
-        Path | None, typer.Argument(help="An experiment in TOML; flags override its values.", metavar="[FILE.toml]")
-    ] = None,
-    dataset: Annotated[str | None, options.DATASET] = None,
-    partitioner: options.Partitioner = None,
-    partition_dir: options.PartitionDir = None,
-    clients: options.Clients = None,
-    nodes: options.Nodes = None,
-    alpha: options.Alpha = None,
-    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
-    prepare: options.Prepare = None,
-    split: options.Split = None,
-    split_scope: options.SplitScope = None,
-    algorithm: options.Algorithm = None,
-    backbone: options.Backbone = None,
-    preset: options.Preset = None,
-    rounds: options.Rounds = None,
-    local_epochs: options.LocalEpochs = None,
-    participation: options.Participation = None,
-    settings: options.Settings = None,
-    seeds: options.RunSeeds = None,
-    threads: Annotated[int, options.training("--threads", "Threads.", "N", min=1)] = 1,
-    as_json: options.AsJson = False,
+    config: Annotated[Path | None, argument("An experiment in TOML; flags override its values.", "FILE.toml")] = None,
+    /,
+    *,
+    given: knobs.Experiment | None = None,
+    threads: Annotated[Count, flag("Threads.", "N", box="Training")] = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Predict memory, time and bytes of a run from trial rounds on a sample of its data."""
     from fedspray.federate import open_data
     from fedspray.runs.plan import make_plan
     from fedspray.runs.settings import resolve
 
-    output, flags = Output(as_json), options.experiment_values(locals())
-    experiment = options.read_experiment(config, flags)
-    run = experiment.run
-    resolve(run)  # refuse bad settings before any data is touched
+    output, experiment = Output(as_json), knobs.read(config, given)
+    resolve(experiment.run)  # refuse bad settings before any data is touched
     with output.busy(f"trying {experiment.data.dataset} …"):
-        found = make_plan(open_data(experiment.data), run, threads=threads)
+        found = make_plan(open_data(experiment.data), experiment.run, threads=threads)
     if not output.as_json:
         output.show(_table(found))
     if found.fits is False:

@@ -5,29 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.markup import escape
 
-from fedspray.cli import options
+from fedspray.cli.flags import AsJson, examples, flag
 from fedspray.cli.output import Output
 
-EPILOG = """
-[bold]Example[/bold]
 
-fedspray predict --model runs/pubmed/seed-0/models/client_01.safetensors --graph mine.npz --out predictions.csv
-"""
-
-
+@examples(
+    "fedspray predict --model runs/pubmed/seed-0/models/client_01.safetensors --graph mine.npz --out predictions.csv",
+)
 def predict(
-    model: Annotated[
-        Path,
-        typer.Option("--model", help="A personal model: RUN/seed-…/models/CLIENT.safetensors.", metavar="FILE"),
-    ],
-    graph: Annotated[
-        Path, typer.Option("--graph", help="A client's folder, or a graph in npz format.", metavar="DIR|FILE.npz")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The predictions, as CSV.", metavar="FILE.csv")],
-    as_json: options.AsJson = False,
+    *,
+    model: Annotated[Path, flag("A personal model: RUN/seed-…/models/CLIENT.safetensors.", "FILE")],
+    graph: Annotated[Path, flag("A client's folder, or a graph in npz format.", "DIR|FILE.npz")],
+    out: Annotated[Path, flag("The predictions, as CSV.", "FILE.csv")],
+    as_json: AsJson = False,
 ) -> None:
     """Predict the class of every node of a graph with a client's personal model."""
     from fedspray.data.reading import read_graph

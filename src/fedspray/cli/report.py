@@ -5,36 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fedspray.cli import options
+from fedspray.cli.flags import AsJson, argument, examples, flag
 from fedspray.cli.output import Output
 
-EPILOG = """
-[bold]Examples[/bold]
 
-fedspray report runs/mine
-
-fedspray report runs/pubmed-local runs/pubmed-fedspray runs/pubmed-fedavg --out pubmed.html
-
-fedspray report runs/pubmed-* --reference fedavg --out pubmed.html
-"""
-
-
+@examples(
+    "fedspray report runs/mine",
+    "fedspray report runs/pubmed-local runs/pubmed-fedspray runs/pubmed-fedavg --out pubmed.html",
+    "fedspray report runs/pubmed-* --reference fedavg --out pubmed.html",
+)
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Folders of finished runs on the same federation.", metavar="DIR…")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The page.", metavar="FILE.html")] = Path("report.html"),
+    *runs: Annotated[Path, argument("Folders of finished runs on the same federation.", "DIR…", many=True)],
+    out: Annotated[Path, flag("The page.", "FILE.html")] = Path("report.html"),
     reference: Annotated[
         str | None,
-        typer.Option(
-            "--reference",
-            help="The algorithm that all others are compared with. [dim]default: local, or else the first run[/dim]",
-            metavar="NAME",
-        ),
+        flag("The algorithm that all others are compared with.", "NAME", default="local, or else the first run"),
     ] = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write one HTML page about runs: results, minority report card, curves, clients, proxies, cost, settings."""
     from rich.text import Text
@@ -45,7 +32,7 @@ def report(
     output = Output(as_json)
     check_target(out, (".html",), "--out")
     with output.busy("reading the runs …"):
-        summary = write_report(runs, out, reference=reference)
+        summary = write_report(list(runs), out, reference=reference)
     if not as_json:
         output.show(Text(summary["finding"]))
     output.note(f"wrote {out} ({summary['bytes'] / 1e6:.1f} MB)")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from fedspray.cli import options, study
+from fedspray.cli import study
+from fedspray.cli.flags import AsJson, argument, examples, flag
+from fedspray.cli.names import dataset_names
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from fedspray.studies.cells import Cell
     from fedspray.studies.grid import Outcome
 
-EPILOG = """
-[bold]Examples[/bold]
-
-fedspray reproduce table1 table4 proposition1 --quick
-
-fedspray reproduce table2 --dataset pubmed --jobs 2
-
-fedspray reproduce table2 --stored --out results
-"""
-
 NAMES = (
     *("table1", "figure2", "table2", "figure-lambda", "figure-dim", "table3", "table4", "table5"),
     *("proposition1", "noise", "gat", "auc", "cost", "all"),
@@ -35,49 +25,35 @@ NAMES = (
 """As in `fedspray.reproduce.parts`, which takes its time to import."""
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [name for name in NAMES if name.startswith(incomplete)]
-
-
+@examples(
+    "fedspray reproduce table1 table4 proposition1 --quick",
+    "fedspray reproduce table2 --dataset pubmed --jobs 2",
+    "fedspray reproduce table2 --stored --out results",
+)
 def reproduce(
-    parts: Annotated[list[str], typer.Argument(help=f"{', '.join(NAMES)}.", metavar="PART…", autocompletion=_complete)],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A few rounds and one seed: everything in about ten minutes.")
-    ] = False,
+    *parts: Annotated[str, argument(f"{', '.join(NAMES)}.", "PART…", many=True, complete=lambda: NAMES)],
+    quick: Annotated[bool, flag("A few rounds and one seed: everything in about ten minutes.")] = False,
     dataset: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", help="Only this data set; repeatable.", metavar="NAME"),
+        list[str] | None, flag("Only this data set; repeatable.", "NAME", complete=dataset_names)
     ] = None,
-    stored: Annotated[bool, typer.Option("--stored", help="Use finished cells only, and run nothing.")] = False,
+    stored: Annotated[bool, flag("Use finished cells only, and run nothing.")] = False,
     partitions: Annotated[
         Path | None,
-        typer.Option(
-            "--partitions",
-            help="The authors' node lists, a folder for each data set. "
-            "[dim]default: partitions, then that in FEDSPRAY_DATA[/dim]",
-            metavar="DIR",
+        flag(
+            "The authors' node lists, a folder for each data set.",
+            "DIR",
+            default="partitions, then that in FEDSPRAY_DATA",
         ),
     ] = None,
     experiments: Annotated[
-        Path | None,
-        typer.Option(
-            "--experiments", help="Other studies PART-NAME.toml. [dim]default: the project's own[/dim]", metavar="DIR"
-        ),
+        Path | None, flag("Other studies PART-NAME.toml.", "DIR", default="the project's own")
     ] = None,
-    jobs: study.Jobs = None,
-    threads: study.Threads = 1,
-    backend: study.Backend = "loky",
-    cluster: study.Cluster = None,
-    cells: study.Cells = study.CELLS,
+    work: study.WorkFlags = study.WORK,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            help="A folder for tables and pictures. [dim]default: studies/reproduce, or reproduce-quick[/dim]",
-            metavar="DIR",
-        ),
+        flag("A folder for tables and pictures.", "DIR", default="studies/reproduce, or reproduce-quick"),
     ] = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make tables and figures of the paper again: published, ours, difference."""
     from fedspray.errors import InputError, unknown
@@ -99,10 +75,10 @@ def reproduce(
     access = Access.from_environment(partitions)
     for name in chosen:
         _check_earlier(folder, name, dataset or [], access, quick=quick)
-    work = study.Work.of(locals())
+    workers = study.Workers(work, output)
 
     def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
-        return Grid(wanted, cells).stored() if stored else work.run(title, wanted)
+        return Grid(wanted, work.cells).stored() if stored else workers.run(title, wanted)
 
     request = Request(
         run_cells=run_cells,

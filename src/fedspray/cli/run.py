@@ -8,9 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fedspray.cli import options
+from fedspray.cli import knobs
+from fedspray.cli.flags import AsJson, Count, argument, examples, flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
@@ -20,86 +19,41 @@ if TYPE_CHECKING:
     from fedspray.runs.callbacks import OnRecord
     from fedspray.runs.settings import Resolved
 
-EPILOG = """
-[bold]Examples[/bold]
 
-fedspray run --dataset banks --rounds 50
-
-fedspray run --dataset pubmed --algorithm fedspray --backbone gcn --seeds 5 --out runs/pubmed
-
-fedspray run experiment.toml --set distill_weight=2
-
-fedspray run --resume runs/pubmed
-"""
-
-_FILES = "Files"
-
-
+@examples(
+    "fedspray run --dataset banks --rounds 50",
+    "fedspray run --dataset pubmed --algorithm fedspray --backbone gcn --seeds 5 --out runs/pubmed",
+    "fedspray run experiment.toml --set distill_weight=2",
+    "fedspray run --resume runs/pubmed",
+)
 def run(
-    config: Annotated[
-        Path | None, typer.Argument(help="An experiment in TOML; flags override its values.", metavar="[FILE.toml]")
-    ] = None,
-    dataset: Annotated[str | None, options.DATASET] = None,
-    partitioner: options.Partitioner = None,
-    partition_dir: options.PartitionDir = None,
-    clients: options.Clients = None,
-    nodes: options.Nodes = None,
-    alpha: options.Alpha = None,
-    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
-    prepare: options.Prepare = None,
-    split: options.Split = None,
-    split_scope: options.SplitScope = None,
-    algorithm: options.Algorithm = None,
-    backbone: options.Backbone = None,
-    backbone_of: options.BackboneOf = None,
-    preset: options.Preset = None,
-    rounds: options.Rounds = None,
-    local_epochs: options.LocalEpochs = None,
-    participation: options.Participation = None,
-    min_clients: options.MinClients = None,
-    selection: options.Selection = None,
-    settings: options.Settings = None,
-    seed: options.RunSeed = None,
-    seeds: options.RunSeeds = None,
-    keep_split: options.KeepSplit = False,
-    dtype: options.Dtype = None,
+    config: Annotated[Path | None, argument("An experiment in TOML; flags override its values.", "FILE.toml")] = None,
+    /,
+    *,
+    given: knobs.Experiment | None = None,
     threads: Annotated[
-        int | None,
-        options.training(
-            "--threads",
-            "Threads, for blocks of clients or inside products. [dim]default: 1, or the run's own[/dim]",
-            "N",
-            min=1,
-        ),
+        Count | None,
+        flag("Threads, for blocks of clients or inside products.", "N", box="Training", default="1, or the run's own"),
     ] = None,
-    out: Annotated[
-        Path | None,
-        options.training("--out", "A new folder for everything. [dim]default: runs/…[/dim]", "DIR", _FILES),
-    ] = None,
+    out: Annotated[Path | None, flag("A new folder for everything.", "DIR", box="Files", default="runs/…")] = None,
     resume: Annotated[
-        Path | None, options.training("--resume", "Continue the run in this folder to the same bits.", "DIR", _FILES)
+        Path | None, flag("Continue the run in this folder to the same bits.", "DIR", box="Files")
     ] = None,
     checkpoint_every: Annotated[
-        int | None,
-        options.training(
-            "--checkpoint-every",
-            "Rounds between checkpoints. [dim]default: by time, under 5% of the run[/dim]",
-            "N",
-            _FILES,
-            min=1,
-        ),
+        Count | None,
+        flag("Rounds between checkpoints.", "N", box="Files", default="by time, under 5% of the run"),
     ] = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train an algorithm on a federation and report overall and minority accuracy."""
-    output, flags = Output(as_json), options.experiment_values(locals())
+    output = Output(as_json)
     if resume is not None:
-        if flags or config or out:
-            named = ", ".join(sorted(flags) or (["FILE.toml"] if config else ["out"]))
+        if given or config or out:
+            named = ", ".join(sorted(given or ()) or (["FILE.toml"] if config else ["out"]))
             raise InputError(f"--resume takes its settings from the folder, but {named} was given too")
         _resume(output, resume, threads, checkpoint_every)
     else:
-        _begin(output, options.read_experiment(config, flags), out, threads or 1, checkpoint_every)
+        _begin(output, knobs.read(config, given), out, threads or 1, checkpoint_every)
 
 
 def _begin(
@@ -117,7 +71,7 @@ def _begin(
         store.check_new(out, "--out", resumable=True)
     with output.busy(f"preparing {experiment.data.dataset} …"):
         federation = open_data(experiment.data)
-    options.note_tidied(output, federation)
+    knobs.note_tidied(output, federation)
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
     source = experiment.data.located().to_json()

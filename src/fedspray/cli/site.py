@@ -6,30 +6,28 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from fedspray.cli import options
-from fedspray.cli.deploy import Foreground, keep_private, need_nvflare
+from fedspray.cli.flags import AsJson, Count, argument, flag, group
+from fedspray.cli.organisations import Foreground, ask, organisational
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-app = typer.Typer(
-    help="Federations between organisations: a site's commands.", no_args_is_help=True, callback=keep_private
-)
+site = group("site", "Federations between organisations: a site's commands.")
 
 NOT_RUNNING, NOT_CONNECTED = 3, 4
 """Exit codes of `fedspray site status`."""
-Kit = Annotated[Path, typer.Argument(help="The unpacked start-up kit.", metavar="KIT")]
-NewKit = Annotated[Path, typer.Argument(help="The folder that is or becomes the start-up kit.", metavar="KIT")]
+Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
+NewKit = Annotated[Path, argument("The folder that is or becomes the start-up kit.", "KIT")]
 
 
-@app.command("request")
+@site.command
+@organisational
 def request(
     kit: NewKit,
-    name: Annotated[str, typer.Option("--name", help="This site's name in the federation.", metavar="NAME")],
+    /,
+    *,
+    name: Annotated[str, flag("This site's name in the federation.", "NAME")],
 ) -> None:
     """Make a private key, which never leaves this folder, and a certificate request to send to the coordinator."""
-    need_nvflare()
     from fedspray.deploy.certificates import key_fingerprint, make_request, read_request, to_read_aloud
 
     made, output = make_request(kit, name), Output()
@@ -37,13 +35,14 @@ def request(
     output.note(f"send {made} to the coordinator; when {name}.zip comes back: fedspray site unpack {kit} {name}.zip")
 
 
-@app.command("unpack")
+@site.command
+@organisational
 def unpack(
     kit: NewKit,
-    parcel: Annotated[Path, typer.Argument(help="The coordinator's zip file.", metavar="SITE.zip")],
+    parcel: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")],
+    /,
 ) -> None:
     """Unpack the coordinator's zip file around the private key that was made here."""
-    need_nvflare()
     from fedspray.deploy import parcels
     from fedspray.deploy.certificates import file_fingerprint, to_read_aloud
 
@@ -52,20 +51,19 @@ def unpack(
     output.note(f"{kit} is the kit of {site.name}; next: fedspray site check {kit} --data PATH")
 
 
-@app.command("check")
+@site.command
+@organisational
 def check(
     kit: Kit,
+    /,
+    *,
     data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", help="Where this site's data are: a client's folder or a graph in npz format.", metavar="PATH"
-        ),
+        Path | None, flag("Where this site's data are: a client's folder or a graph in npz format.", "PATH")
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="Threads.", metavar="N", min=1)] = None,
-    as_json: options.AsJson = False,
+    threads: Annotated[Count | None, flag("Threads.", "N", default="1, or as kept")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check kit, certificates, data and schema, rehearse one local epoch, and say what would leave."""
-    need_nvflare()
     from dataclasses import replace
 
     from fedspray.deploy.check import check_site
@@ -86,10 +84,10 @@ def check(
     output.result(found)
 
 
-@app.command("start")
-def start(kit: Kit, foreground: Foreground = False) -> None:
+@site.command
+@organisational
+def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
     """Start this site; it connects to the server and waits for jobs."""
-    need_nvflare()
     from fedspray.deploy import processes
     from fedspray.deploy.certificates import describe
     from fedspray.deploy.kits import check_policies
@@ -108,10 +106,10 @@ def start(kit: Kit, foreground: Foreground = False) -> None:
     Output().note(f"{site.name} runs as process {pid}; its log is {kit / processes.LOG_FILE}")
 
 
-@app.command("status")
-def status(kit: Kit, as_json: options.AsJson = False) -> None:
+@site.command
+@organisational
+def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     """Show whether this site runs and is connected, and how far its runs are; the exit code says it too."""
-    need_nvflare()
     from rich.markup import escape
 
     from fedspray.deploy import presence
@@ -130,11 +128,11 @@ def status(kit: Kit, as_json: options.AsJson = False) -> None:
             said = f"{name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}"
             output.show(f"  {escape(said)}")
     output.result(found)
-    raise typer.Exit({"connected": 0, "stopped": NOT_RUNNING}.get(found["state"], NOT_CONNECTED))
+    return {"connected": 0, "stopped": NOT_RUNNING}.get(found["state"], NOT_CONNECTED)
 
 
-@app.command("ledger")
-def ledger(kit: Kit, as_json: options.AsJson = False) -> None:
+@site.command
+def ledger(kit: Kit, /, *, as_json: AsJson = False) -> None:
     """Show what left this building so far (answers, bytes and fields of each run), and what was refused."""
     from rich.table import Table
 
@@ -165,14 +163,16 @@ def ledger(kit: Kit, as_json: options.AsJson = False) -> None:
     output.result({"site": site.name, "runs": runs, "events": events})
 
 
-@app.command("agree")
+@site.command
+@organisational
 def agree(
     kit: Kit,
-    file: Annotated[Path, typer.Argument(help="The coordinator's new agreement.json.", metavar="FILE")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    file: Annotated[Path, argument("The coordinator's new agreement.json.", "FILE")],
+    /,
+    *,
+    yes: Annotated[bool, flag("Do not ask.")] = False,
 ) -> None:
     """Read a new agreement, see what changes, and take it on."""
-    need_nvflare()
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.site import Site
 
@@ -191,16 +191,16 @@ def agree(
         raise InputError(
             "the new agreement was not taken on: there is no terminal to ask on, so look at it and give --yes"
         )
-    if not yes and not typer.confirm("Take it on?", err=True):
+    if not yes and ask("Take it on? [y/N]", "n").lower() not in ("y", "yes"):
         raise InputError("the new agreement was not taken on")
     new.save(kit / "local")
     output.note(f"{site.name} agreed to {new.fingerprint()[:12]}")
 
 
-@app.command("stop")
-def stop(kit: Kit) -> None:
+@site.command
+@organisational
+def stop(kit: Kit, /) -> None:
     """Stop this site and its job; what it remembers stays."""
-    need_nvflare()
     from fedspray.deploy import processes
     from fedspray.deploy.site import Site
 

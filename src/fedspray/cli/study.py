@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
-from fedspray.cli import options
+from fedspray.cli.flags import Count, argument, flag
+from fedspray.cli.knobs import Given, values
 from fedspray.cli.output import Output
 from fedspray.errors import InputError, RunStopped
 
@@ -22,100 +23,56 @@ if TYPE_CHECKING:
     from fedspray.studies.grid import Grid, Outcome
     from fedspray.studies.plan import Plan
 
-_WORK, _FILES, _TRAINING = "Work", "Files", "Training"
-
-
-def _option(flag: str, text: str, metavar: str, panel: str = _TRAINING, **more: Any) -> Any:
-    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=panel, **more)
-
-
-Config = Annotated[
-    Path | None, typer.Argument(help="A study in TOML; flags override its values.", metavar="[FILE.toml]")
-]
-Datasets = Annotated[
-    list[str] | None,
-    _option(
-        "--dataset",
-        "A name, graph or folder, as for `fedspray run`; repeatable. [dim]default: banks[/dim]",
-        "NAME|FILE|DIR",
-        options.DATA_PANEL,
-    ),
-]
-Algorithms = Annotated[
-    list[str] | None,
-    _option("--algorithm", "A name from `fedspray algorithms`; repeatable. [dim]default: fedspray[/dim]", "NAME"),
-]
-Backbones = Annotated[
-    list[str] | None,
-    _option("--backbone", "gcn, sgc, sage, mlp, gat, …; repeatable. [dim]default: gcn[/dim]", "NAME"),
-]
-Rounds = Annotated[int | None, _option("--rounds", "Number of rounds. [dim]default: 300[/dim]", "R", min=1)]
-Seeds = Annotated[int | None, _option("--seeds", "The seeds 0 to N-1. [dim]default: 1[/dim]", "N", min=1)]
-Settings = Annotated[
-    list[str] | None,
-    _option(
-        "--set",
-        "Any setting, for all cells or for those of a data set, method or backbone (fedspray:distill_weight=2).",
-        "[OWNER:]NAME=VALUE",
-    ),
-]
-Jobs = Annotated[
-    int | None, _option("--jobs", "Cells at a time. [dim]default: cores / threads[/dim]", "N", _WORK, min=1)
-]
-Threads = Annotated[int, _option("--threads", "Threads of each worker.", "N", _WORK, min=1)]
-Backend = Annotated[str, _option("--backend", "joblib's back end: loky (here), dask or ray.", "NAME", _WORK)]
-Cluster = Annotated[
-    str | None, _option("--cluster", "Address of the Dask scheduler or the Ray head.", "ADDRESS", _WORK)
-]
-Cells = Annotated[
-    Path, _option("--cells", "Where finished cells are kept and found.", "DIR", _FILES, show_default="studies/cells")
-]
-KeepRuns = Annotated[
-    bool,
-    typer.Option("--keep-runs", help="Keep the run folder of every cell, with its models.", rich_help_panel=_FILES),
-]
+Config = Annotated[Path | None, argument("A study in TOML; flags override its values.", "FILE.toml")]
 Out = Annotated[
-    Path | None,
-    _option("--out", "A folder for the results. [dim]default: studies/ and the file's name[/dim]", "DIR", _FILES),
+    Path | None, flag("A folder for the results.", "DIR", box="Files", default="studies/ and the file's name")
 ]
-
-CELLS = Path("studies/cells")
 
 
 @dataclass(frozen=True)
 class Work:
-    """How cells are run: the options of the panels Work and Files."""
+    """How cells are run, and where they are kept."""
 
+    jobs: Annotated[Count | None, flag("Cells at a time.", "N", box="Work", default="cores / threads")] = None
+    threads: Annotated[Count, flag("Threads of each worker.", "N", box="Work")] = 1
+    backend: Annotated[str, flag("joblib's back end: loky (here), dask or ray.", "NAME", box="Work")] = "loky"
+    cluster: Annotated[
+        str | None,
+        flag("Address of the Dask scheduler or the Ray head.", "ADDRESS", box="Work", default="started here"),
+    ] = None
+    cells: Annotated[Path, flag("Where finished cells are kept and found.", "DIR", box="Files")] = Path("studies/cells")
+    keep_runs: Annotated[bool, flag("Keep the run folder of every cell, with its models.", box="Files")] = False
+
+
+WorkFlags = Annotated[Work, Parameter(name="*")]
+WORK = Work()
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Runs cells and shows how they end."""
+
+    work: Work
     output: Output
-    cells: Path
-    jobs: int | None = None
-    threads: int = 1
-    backend: str = "loky"
-    cluster: str | None = None
-    keep_runs: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
     """How all cells ended that were asked for so far."""
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Work:
-        """From a command's arguments by name, its ``locals()``."""
-        work = cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
-        if work.cells.exists() and not work.cells.is_dir():
-            raise InputError(f"--cells {work.cells} is not a folder, but finished cells are kept in one")
-        return work
+    def __post_init__(self) -> None:
+        if self.work.cells.exists() and not self.work.cells.is_dir():
+            raise InputError(f"--cells {self.work.cells} is not a folder, but finished cells are kept in one")
 
     def run(self, title: str, cells: Sequence[Cell]) -> list[Outcome]:
         """Runs cells with one progress display, and says how each ended."""
         from fedspray.studies.backends import Workers
         from fedspray.studies.grid import Grid
 
-        cores = len(os.sched_getaffinity(0))
-        jobs = self.jobs or max(1, cores // self.threads)
-        if self.backend == "loky" and jobs * self.threads > cores:
-            self.output.note(f"{jobs} jobs with {self.threads} thread(s) each share {cores} cores: this is slower")
-        workers = Workers(jobs, self.threads, self.backend, self.cluster)
+        work, cores = self.work, len(os.sched_getaffinity(0))
+        jobs = work.jobs or max(1, cores // work.threads)
+        if work.backend == "loky" and jobs * work.threads > cores:
+            self.output.note(f"{jobs} jobs with {work.threads} thread(s) each share {cores} cores: this is slower")
+        workers = Workers(jobs, work.threads, work.backend, work.cluster)
         with self.output.busy("preparing data …"):
-            grid = Grid(cells, self.cells, workers, self.keep_runs)
+            grid = Grid(cells, work.cells, workers, work.keep_runs)
         if grid.num_stored:
             self.output.note(f"{title}: {grid.num_stored} of {grid.total} cells are finished already")
         try:
@@ -129,59 +86,53 @@ class Work:
         return outcomes
 
 
-def read_plan(config: Path | None, given: Mapping[str, Any]) -> Plan:
+def read_plan(config: Path | None, given: Given | None, reference: str | None = None) -> Plan:
     """The plan of a study: the file's values, then the flags.
 
     Args:
         config: the TOML file, if there is one.
-        given: a command's arguments by name, its ``locals()``; all that is no flag of a study is ignored.
+        given: the flags.
+        reference: that of ``--reference``.
     """
-    from fedspray.experiment import Experiment
+    from fedspray.experiment import SETTINGS, Experiment
     from fedspray.studies.choice import with_flags
     from fedspray.studies.plan import Plan
 
-    flags = {name: given[name] for name in _single() if given.get(name) is not None}
-    if "partition_dir" in flags:
-        flags["partition_dir"] = str(flags["partition_dir"])
-    lists = {key: given[name] for name, key in _LISTS.items() if given.get(name) is not None}
-    name = "command line" if config is None else str(config)
-    settings = _owned(given.get("settings"))
-    if "rounds" in flags:  # stronger than all that the file says
-        settings.setdefault("", {}).setdefault("rounds", flags.pop("rounds"))
-    values = with_flags({} if config is None else Experiment.read_values(config), lists, flags, name)
-    return Plan.from_values(values, name, settings)
+    flags = values({name: value for name, value in (given or {}).items() if name != "set"})
+    lists = {key: flags.pop(name) for name, key in _LISTS.items() if name in flags}
+    if reference is not None:
+        lists["reference"] = reference
+    overrides = _owned((given or {}).get("set", []))
+    for name in [name for name in flags if name in SETTINGS]:  # stronger than all that the file says
+        overrides.setdefault("", {}).setdefault(name, flags.pop(name))
+    where = "command line" if config is None else str(config)
+    return Plan.from_values(
+        with_flags({} if config is None else Experiment.read_values(config), lists, flags, where), where, overrides
+    )
 
 
-def _single() -> list[str]:
-    """Flags that have one value for the whole study."""
-    from fedspray.experiment import data_knobs
-
-    return [*(name for name in data_knobs() if name != "dataset"), "rounds"]
-
-
-_LISTS = {
-    "dataset": "datasets",
-    "algorithm": "algorithms",
-    "backbone": "backbones",
-    "seeds": "seeds",
-    "reference": "reference",
-}
+_LISTS = {"dataset": "datasets", "algorithm": "algorithms", "backbone": "backbones", "seeds": "seeds"}
 """Flags, and the keys of ``[compare]`` that they stand for."""
 
 
-def check_unset(setting: str, given: Mapping[str, Any]) -> None:
+def check_unset(setting: str, given: Given | None) -> None:
     """Refuses to vary what a flag of its own has decided."""
-    if setting in _single() and given.get(setting) is not None:
+    if setting in (given or {}) and setting not in _LISTS:
         raise InputError(f"{setting} is set by a flag and varied, but only one can be")
 
 
-def again(config: Path | None, given: Mapping[str, Any]) -> str:
+def again(config: Path | None, given: Given | None) -> str:
     """What runs the rows of a study again: its file, with the flags that change its values; nothing without a file."""
     if config is None:
         return ""
-    named = [(f"--{name.replace('_', '-')}", given[name]) for name in (*_single(), "seeds")]
-    flags = [word for flag, value in named if value is not None for word in (flag, str(value))]
-    return shlex.join([config.name, *flags, *(word for item in given["settings"] or [] for word in ("--set", item))])
+    words = [config.name]
+    for name, value in sorted((given or {}).items(), key=lambda item: item[0] == "set"):
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif name == "seeds" or name not in _LISTS:
+            words += [word for item in (value if isinstance(value, list) else [value]) for word in (flag, item)]
+    return shlex.join(words)
 
 
 def finish(outcomes: Sequence[Outcome]) -> None:
@@ -269,10 +220,10 @@ def _told(outcome: Outcome) -> str:
     return f"{outcome.cell}: {figures} ({duration(metrics['seconds'])})"
 
 
-def _owned(settings: Sequence[str] | None) -> dict[str, dict[str, str]]:
+def _owned(settings: Sequence[str]) -> dict[str, dict[str, str]]:
     """``OWNER:NAME=VALUE`` by owner; without an owner it is for all cells."""
     rules: dict[str, dict[str, str]] = {}
-    for item in settings or []:
+    for item in settings:
         left, equals, value = item.partition("=")
         owner, _, name = left.rpartition(":")
         if not equals or not name.strip() or not value.strip():

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fedspray.cli import options, study
+from fedspray.cli import knobs, study
+from fedspray.cli.flags import AsJson, Count, examples, flag
 from fedspray.cli.output import Output, to_json
 from fedspray.errors import InputError
 
@@ -17,67 +16,36 @@ if TYPE_CHECKING:
     from fedspray.studies.plan import Plan
     from fedspray.studies.tuning import TunePlan
 
-EPILOG = """
-[bold]Examples[/bold]
 
-fedspray tune --grid distill_weight=0.5,1,2,5 --rounds 50
-
-fedspray tune experiments/tune-pubmed.toml
-
-fedspray tune --dataset pubmed --backbone sage --grid distill_weight=1,2,5 --tuning-seeds 2
-"""
-
-
+@examples(
+    "fedspray tune --grid distill_weight=0.5,1,2,5 --rounds 50",
+    "fedspray tune experiments/tune-pubmed.toml",
+    "fedspray tune --dataset pubmed --backbone sage --grid distill_weight=1,2,5 --tuning-seeds 2",
+)
 def tune(
     config: study.Config = None,
+    /,
+    *,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
-            "--grid",
-            help="A setting and the values to try; repeatable. Or \\[compare.tune] in the file says it.",
-            metavar="NAME=A,B,…",
-        ),
+        flag("A setting and the values to try; repeatable. Or [compare.tune] in the file says it.", "NAME=A,B,…"),
     ] = None,
-    dataset: study.Datasets = None,
-    partitioner: options.Partitioner = None,
-    partition_dir: options.PartitionDir = None,
-    clients: options.Clients = None,
-    nodes: options.Nodes = None,
-    alpha: options.Alpha = None,
-    partition_seed: Annotated[int | None, options.PARTITION_SEED] = None,
-    prepare: options.Prepare = None,
-    split: options.Split = None,
-    split_scope: options.SplitScope = None,
-    algorithm: study.Algorithms = None,
-    backbone: study.Backbones = None,
-    rounds: study.Rounds = None,
-    settings: study.Settings = None,
+    given: knobs.Search | None = None,
     tuning_seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--tuning-seeds", help="Seeds of every trial, from 1000 on. [dim]default: 1[/dim]", metavar="N", min=1
-        ),
+        Count | None, flag("Seeds of every trial, from 1000 on.", "N", default="the file's, or 1")
     ] = None,
     criterion: Annotated[
         str | None,
-        typer.Option(
-            "--criterion",
-            help="What is best at the best trial: mean, overall, minority, balanced, loss … [dim]default: mean[/dim]",
-            metavar="NAME",
+        flag(
+            "What is best at the best trial: mean, overall, minority, balanced, loss …",
+            "NAME",
+            default="the file's, or mean",
         ),
     ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option("--trials", help="Try this many points, drawn from the grid.", metavar="N", min=1),
-    ] = None,
-    jobs: study.Jobs = None,
-    threads: study.Threads = 1,
-    backend: study.Backend = "loky",
-    cluster: study.Cluster = None,
-    cells: study.Cells = study.CELLS,
-    keep_runs: study.KeepRuns = False,
+    trials: Annotated[Count | None, flag("Try this many points, drawn from the grid.", "N", default="all")] = None,
+    work: study.WorkFlags = study.WORK,
     out: study.Out = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Choose settings from a grid by validation accuracy; test nodes are not looked at."""
     from fedspray.report.comparisons import search_sheet
@@ -85,20 +53,20 @@ def tune(
     from fedspray.studies.tuning import chosen_toml, tune_rows
 
     output = Output(as_json)
-    plan, work = study.read_plan(config, locals()), study.Work.of(locals())
+    plan, workers = study.read_plan(config, given), study.Workers(work, output)
     search = _search(plan, grid, tuning_seeds, criterion, trials)
     names = dict.fromkeys(name for points in search.grid.values() for name in points) if grid else {}
     folder = out or Path("studies") / "-".join([config.stem if config else "tune", *names])
     check_target(folder / "search.json", [".json"], "--out")
-    _, records = tune_rows(plan.rows(), search, work.run)
+    _, records = tune_rows(plan.rows(), search, workers.run)
     write_file(folder / "search.json", to_json({"searches": records}))
     write_file(folder / "chosen.toml", chosen_toml(records))
     if not as_json:
         for record in records:
             output.show(search_sheet(record).to_rich())
-    output.note(f"wrote search.json and chosen.toml to {folder}; cells are in {cells}")
+    output.note(f"wrote search.json and chosen.toml to {folder}; cells are in {work.cells}")
     output.result({"searches": records})
-    study.finish(work.outcomes)
+    study.finish(workers.outcomes)
 
 
 def _search(

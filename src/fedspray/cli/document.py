@@ -1,0 +1,114 @@
+"""Writes the parts of docs/cli.md that follow from the commands: ``python -m fedspray.cli.document docs/cli.md``.
+
+They stand between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; all else on the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from cyclopts import App
+from cyclopts.argument import Argument
+
+from fedspray.cli.knobs import usual
+from fedspray.cli.main import app
+from fedspray.cli.pages import arguments, examples, usage
+from fedspray.experiment import DATA, TRAINING, Knob, knobs
+
+_PART = re.compile(r"(<!-- from the code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def document(page: str) -> str:
+    """The page with its parts made again."""
+    return _PART.sub(lambda found: f"{found[1]}\n{_part(found[2])}\n{found[3]}", page)
+
+
+def commands(group: App = app, prefix: str = "") -> dict[str, App]:
+    """Every command by its full name; those of a group are named after it."""
+    found: dict[str, App] = {}
+    for name in (name for name in group if not name.startswith("-")):
+        command = group[name]
+        inner = command.default_command is None
+        found |= commands(command, f"{prefix}{name} ") if inner else {f"{prefix}{name}": command}
+    return found
+
+
+def flags_of(name: str) -> list[Argument]:
+    """The flags and arguments of a command."""
+    _, apps, _ = app.parse_commands(name.split())
+    with app.app_stack(apps):
+        return arguments(apps[-1])
+
+
+def _part(name: str) -> str:
+    if name == "commands":
+        return _table(("command", "what it does"), _overview())
+    if name in (DATA, TRAINING):
+        chosen = (knob for knob in knobs().values() if knob.part == name)
+        return _table(("flag", "meaning", "default", "allowed"), (_knob(knob) for knob in chosen))
+    return "\n".join(_command(name))
+
+
+def _overview() -> Iterator[Sequence[str]]:
+    for name, command in commands().items():
+        yield f"[`fedspray {name}`](#fedspray-{name.replace(' ', '-')})", _cell(command.help)
+
+
+def _command(name: str) -> Iterator[str]:
+    command, shown = commands()[name], flags_of(name)
+    yield "\n".join(
+        ["```", usage(app, name.split()), *(["", *examples(command)] if examples(command) else []), "```\n"]
+    )
+    yield f"{command.help}\n"
+    given = {each.keys[-1] for each in shown if each.keys} & set(knobs())
+    own = [each for each in shown if not (each.keys and each.keys[-1] in given)]
+    if own:
+        yield _table(("flag", "meaning", "default"), (_own(each) for each in own))
+    parts = list(_parts(given))
+    if parts:
+        yield f"Also the flags of {' and of '.join(parts)}.\n"
+
+
+def _parts(given: set[str]) -> Iterator[str]:
+    """The parts of an experiment whose flags a command has, and which are left out."""
+    for part in (DATA, TRAINING):
+        names = [name for name, knob in knobs().items() if knob.part == part]
+        if len(given & set(names)) > 1:  # `inspect` has one of training, the seed
+            left_out = [f"`{knobs()[name].flag}`" for name in names if name not in given]
+            yield f"[{part}](#{part.lower()})" + (f", without {' and '.join(left_out)}" if left_out else "")
+
+
+def _own(each: Argument) -> Sequence[str]:
+    metavar = "" if each.hint is bool else each.parameter.metavar or ""
+    name = metavar if each.index is not None else f"{each.name} {metavar}".rstrip()
+    shown = each.show_default
+    default = shown(each.field_info.default) if callable(shown) else shown or ""
+    return (
+        f"`{_cell(name)}`",
+        _cell(each.parameter.help or ""),
+        "required" if each.required else _cell(str(default or "")),
+    )
+
+
+def _knob(knob: Knob) -> Sequence[str]:
+    bounds = {"at least": knob.least, "above": knob.above, "at most": knob.most}
+    allowed = ", ".join(f"{words} {limit}" for words, limit in bounds.items() if limit is not None)
+    flag = f"{knob.flag} {knob.metavar or ''}".rstrip()
+    return f"`{_cell(flag)}`", _cell(knob.help), _cell(usual(knob) or ""), " or ".join(knob.choices or ()) or allowed
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(line) for line in (titles, *rows)]
+    return "".join(f"| {line} |\n" for line in [lines[0], " | ".join(["---"] * len(titles)), *lines[1:]])
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(document(file.read_text()))

@@ -1,0 +1,120 @@
+"""How a flag or argument is declared: what help says about it, and which numbers it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import App, Group, Parameter, Token
+
+from fedspray.errors import InputError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _shown(default: Any) -> str | None:
+    """A default as help shows it."""
+    return None if default is None or default is False else str(default)
+
+
+@cache
+def panel(title: str) -> Group:
+    """A box of a help page; boxes stand in the order in which they are first named."""
+    return Group.create_ordered(title)
+
+
+ARGUMENTS, OPTIONS, COMMANDS = panel("Arguments"), panel("Options"), panel("Commands")
+
+
+def group(name: str, text: str) -> App:
+    """A command that has commands."""
+    return App(
+        name=name,
+        help=text,
+        help_flags=("--help", "-h"),
+        version_flags=(),
+        group_arguments=ARGUMENTS,
+        group_parameters=OPTIONS,
+        group_commands=COMMANDS,
+    )
+
+
+def flag(
+    text: str,
+    metavar: str | None = None,
+    *,
+    name: str | None = None,
+    box: str = OPTIONS.name,
+    default: str | None = None,
+    complete: Callable[[], Iterable[str]] | None = None,
+) -> Parameter:
+    """A flag.
+
+    Args:
+        text: what help says.
+        metavar: what stands for its value.
+        name: with its dashes, if it is not that of the parameter.
+        box: of the help page.
+        default: what holds if it is not given, in words; otherwise the parameter's default is shown.
+        complete: the values that a shell may propose.
+    """
+    return Parameter(
+        name=name,
+        help=text,
+        metavar=metavar,
+        group=panel(box),
+        show_default=default or _shown,
+        completer=None if complete is None else lambda context: complete(),
+    )
+
+
+def argument(
+    text: str, metavar: str, *, many: bool = False, complete: Callable[[], Iterable[str]] | None = None
+) -> Parameter:
+    """An argument without a flag; of ``many`` at least one must be given."""
+    return Parameter(
+        help=text,
+        metavar=metavar,
+        group=ARGUMENTS,
+        required=many or None,
+        completer=None if complete is None else lambda context: complete(),
+    )
+
+
+def whole(least: int, most: int | None = None) -> Parameter:
+    """For whole numbers between two bounds."""
+
+    def convert(kind: type, tokens: Sequence[Token]) -> int:
+        (token,) = tokens
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        if not (is_whole(token.value) and least <= int(token.value) and (most is None or int(token.value) <= most)):
+            raise InputError(f"{token.keyword} is {token.value!r}, but must be a whole number, {bounds}")
+        return int(token.value)
+
+    return Parameter(converter=convert)
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number: unlike for cyclopts, 2.5 is none."""
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+Count = Annotated[int, whole(1)]
+AsJson = Annotated[
+    bool, flag("Print one JSON object on standard output; all else goes to standard error.", name="--json")
+]
+
+
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """Command lines for the end of a command's help."""
+
+    def keep(command: Command) -> Command:
+        command.examples = lines  # type: ignore[attr-defined]
+        return command
+
+    return keep

@@ -1,0 +1,142 @@
+"""The flags of an experiment, made from its knobs: a new knob is a flag of every command that it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
+
+from cyclopts import Parameter
+
+from fedspray.cli import names
+from fedspray.cli.flags import flag
+from fedspray.cli.output import Output
+from fedspray.errors import InputError
+from fedspray.experiment import DATA, TRAINING, Knob, knobs
+
+if TYPE_CHECKING:
+    from fedspray.data.federation import Federation
+    from fedspray.experiment import Experiment as ReadExperiment
+
+Given = dict[str, Any]
+"""The flags that are given, by the names of their knobs, as texts."""
+_COMPLETE = {
+    "dataset": names.dataset_names,
+    "algorithm": names.algorithm_names,
+    "partitioner": names.partitioner_names,
+}
+_LISTS = ("dataset", "algorithm", "backbone")
+"""What a study takes several of."""
+
+
+def flags_of(chosen: Iterable[Knob], *, lists: Collection[str] = (), required: Collection[str] = ()) -> Any:
+    """The annotation of a parameter that receives the flags which are given, by name."""
+    kinds = {}
+    for knob in chosen:
+        many: bool = knob.name in lists
+        kind = list[str] if many or knob.is_table else bool if knob.kind == "bool" else str
+        kinds[knob.name] = Annotated[Required[kind] if knob.name in required else kind, _described(knob, many)]
+    return Annotated[TypedDict("Flags", kinds, total=False), Parameter(name="*")]  # type: ignore[operator]
+
+
+def _described(knob: Knob, many: bool) -> Parameter:
+    text = f"{knob.help.removesuffix('.')}; repeatable." if many or knob.is_table else knob.help
+    return flag(text, knob.metavar, box=knob.part, default=usual(knob), complete=_COMPLETE.get(knob.name))
+
+
+def usual(knob: Knob) -> str | None:
+    """What holds if it is not given, in words."""
+    if knob.usual is not None or knob.default is None or knob.kind == "bool" or knob.is_table:
+        return knob.usual
+    return str(knob.default)
+
+
+if TYPE_CHECKING:
+    Experiment = Given
+    Training = Given
+    Data = Given
+    Study = Given
+    Search = Given
+else:
+
+    @cache
+    def __getattr__(name: str) -> Any:  # made when a command that has them is called
+        if name not in _CHOSEN:
+            raise AttributeError(name)
+        return _CHOSEN[name](list(knobs().values()))
+
+
+def _data(known: list[Knob]) -> Any:
+    seed = next(knob for knob in known if knob.name == "seed")
+    split = replace(seed, help="Draws the splits.", usual="0; a saved federation keeps its own split", part=DATA)
+    return flags_of([*(knob for knob in known if knob.part == DATA), split], required=["dataset"])
+
+
+def _study(known: list[Knob], *others: str) -> Any:
+    text = "Any setting, for all cells or those of a data set, method or backbone (fedspray:distill_weight=2)."
+    owned = {knob.name: replace(knob, help=text, metavar="[OWNER:]NAME=VALUE") for knob in known if knob.name == "set"}
+    return flags_of([owned.get(knob.name, knob) for knob in known if knob.name not in others], lists=_LISTS)
+
+
+_CHOSEN: dict[str, Callable[[list[Knob]], Any]] = {
+    "Experiment": flags_of,
+    "Training": lambda known: flags_of([knob for knob in known if knob.part == TRAINING]),
+    "Data": _data,
+    "Study": lambda known: _study(known, "seed"),
+    "Search": lambda known: _study(known, "seed", "seeds"),
+}
+"""The flags of: a run; a run on data that others hold; a federation; a study; a search for settings."""
+
+
+def values(given: Given | None) -> Given:
+    """The flags as keys of an experiment, with their types: ``--set`` and ``--backbone-of`` as tables."""
+    found: Given = {}
+    for name, value in (given or {}).items():
+        knob = knobs()[name]
+        if knob.is_table:
+            found[name] = dict(_pair(knob.flag, item) for item in value)
+        else:
+            found[name] = [knob.read(each) for each in value] if isinstance(value, list) else knob.read(value)
+    return found
+
+
+def read(config: Path | None, given: Given | None) -> ReadExperiment:
+    """The experiment in a file, if one is given, with its values overridden by flags."""
+    from fedspray.experiment import Experiment, check_node_lists
+
+    flags = values(given)
+    found = {} if config is None else Experiment.read_values(config)
+    if "dataset" in flags and "partition_dir" not in flags:
+        check_node_lists(found, flags["dataset"], str(config))
+    for name in ("set", "backbone_of"):
+        if name in found and name in flags and isinstance(found[name], dict):
+            flags[name] = {**found[name], **flags[name]}
+    if "seed" in flags or "seeds" in flags:
+        found = {name: value for name, value in found.items() if name not in ("seed", "seeds")}
+    return Experiment.from_values({**found, **flags}, "command line" if config is None else str(config))
+
+
+def open_federation(output: Output, given: Given) -> Federation:
+    """Builds the federation that flags describe, with a spinner on standard error."""
+    from fedspray.federate import build_federation
+
+    with output.busy(f"preparing {given['dataset']} …"):
+        federation = build_federation(**values(given))
+    note_tidied(output, federation)
+    return federation
+
+
+def note_tidied(output: Output, federation: Federation) -> None:
+    """Says what was done to the edges of a user's own graph, if anything was."""
+    tidied = federation.settings.get("tidied")
+    if tidied:
+        output.note(f"{federation.settings['dataset']}: {tidied}")
+
+
+def _pair(flag: str, item: str) -> tuple[str, str]:
+    name, _, value = (part.strip() for part in item.partition("="))
+    if not name or not value:
+        raise InputError(f"{flag} is {item!r}, but must be of the form NAME=VALUE")
+    return name, value

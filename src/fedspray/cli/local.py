@@ -1,0 +1,61 @@
+"""``fedspray deploy local``: a federation of processes on this machine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+from fedspray.cli import knobs
+from fedspray.cli.deploy import live
+from fedspray.cli.flags import AsJson, Count, examples, flag
+from fedspray.cli.organisations import Grace, organisational
+from fedspray.cli.output import Output
+
+
+@examples("fedspray deploy local --dataset banks --clients 3 --rounds 3 --out try-it")
+@organisational
+def local(
+    *,
+    out: Annotated[Path, flag("A new folder for everything.", "DIR")],
+    given: knobs.Experiment | None = None,
+    threads: Annotated[Count, flag("Threads of each site.", "N", box="Training")] = 1,
+    grace: Grace = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a federation on this machine: a server and a site per client as processes of their own, over mutual TLS."""
+    from fedspray import files
+    from fedspray.federate import open_data
+    from fedspray.report.tables import run_table
+    from fedspray.runs.settings import resolve
+
+    output, experiment = Output(as_json), knobs.read(None, given)
+    resolve(experiment.run)  # refuse bad settings before any data is touched
+    with output.busy(f"preparing {experiment.data.dataset} …"):
+        federation = open_data(experiment.data)
+    knobs.note_tidied(output, federation)
+    from fedspray.deploy.local import RUN, LocalFederation
+
+    here = LocalFederation(out, federation, experiment.run, grace=grace, threads=threads)
+    _end_like_ctrl_c()
+    with live(output, here.project, RUN) as (tell, tend):
+        summary: dict[str, Any] = here.run(tell, tend)
+    files.write_json(out / "result.json", summary)
+    if not as_json:
+        output.show(run_table(summary))
+    output.note(f"kept in {out}; each site's personal model is in {out}/kits/SITE/models")
+    output.result(summary)
+
+
+def _end_like_ctrl_c() -> None:
+    """Whatever ends this command, a closed terminal too, its processes end with it."""
+
+    def end(number: int, frame: Any) -> None:
+        for each in ending:  # closing a terminal may send more than one, and the processes must be ended in peace
+            signal.signal(each, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)  # is remembered where NVFlare swallows exceptions
+        raise KeyboardInterrupt
+
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    for each in ending:
+        signal.signal(each, end)

@@ -1,0 +1,74 @@
+"""One sentence for a command line that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+from cyclopts.argument import Argument
+
+from fedspray.errors import ELSEWHERE, InputError, near, unknown
+
+
+def explain(error: CycloptsError) -> str:
+    """What is wrong, and which help page says what is right."""
+    page = " ".join(["fedspray", *(error.command_chain or ())])
+    return f"{_sentence(error)} (see '{page} --help')"
+
+
+def _sentence(error: CycloptsError) -> str:
+    if isinstance(error.__cause__, InputError):
+        return str(error.__cause__)
+    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
+        return str(unknown("command", error.unused_tokens[0], _commands(error.app)))
+    if isinstance(error, UnknownOptionError):
+        return _unknown_option(error.token.keyword or error.token.value, error.argument_collection)
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        return _missing(error, error.argument)
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"{error.unused_tokens[0]!r} is one argument too many"
+    if isinstance(error, CoercionError) and error.token is not None:
+        wanted = "true or false" if error.target_type is bool else "a number"
+        return f"{error.token.keyword} is {error.token.value!r}, but must be {wanted}"
+    return str(error).removesuffix(".")
+
+
+def _commands(app: App) -> list[str]:
+    return [name for name in app if not name.startswith("-")]
+
+
+def _missing(error: MissingArgumentError, argument: Argument) -> str:
+    if error.keyword is not None or argument.tokens:
+        return f"{argument.name} needs a value"
+    misspelt = next((word for word in error.unused_tokens or () if word.startswith("--")), None)
+    if misspelt is not None and error.app is not None:
+        return _unknown_option(misspelt, error.app.assemble_argument_collection())
+    metavar = argument.parameter.metavar
+    return f"{metavar if argument.index is not None else f'{argument.name} {metavar}'} is missing"
+
+
+def _unknown_option(given: str, arguments: Iterable[Argument]) -> str:
+    """Names the option that is meant, also if it is another program's word for it, or a setting."""
+    from fedspray.experiment import knobs
+
+    flags = {name.removeprefix("--") for each in arguments for name in each.names if name.startswith("--")}
+    option = given.partition("=")[0]
+    word = option.lstrip("-").replace("-", "_")
+    setting, meant = ELSEWHERE.get(word, word), near(word, sorted(flags))
+    if word in knobs():
+        hint = ", which other commands have"
+    elif meant is not None:
+        hint = f"; did you mean --{meant}?"
+    elif "set" in flags and setting in ELSEWHERE.values() and setting not in knobs():
+        hint = f"; did you mean --set {setting}=VALUE?"
+    else:
+        hint = "; settings of algorithms and backbones are given as --set NAME=VALUE" if "set" in flags else ""
+    return f"unknown option {option}{hint}"
