@@ -115,7 +115,7 @@ def amend(
     folder: ProjectFolder,
     /,
     *,
-    given: knobs.Training | None = None,
+    given: knobs.Amendment | None = None,
     yes: Annotated[bool, flag("Give up runs that are not finished.")] = False,
 ) -> None:
     """Change what is agreed on with the same sites; what is not given stays. Each site must agree to the new file."""

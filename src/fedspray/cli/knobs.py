@@ -56,6 +56,7 @@ def usual(knob: Knob) -> str | None:
 if TYPE_CHECKING:
     Experiment = Given
     Training = Given
+    Amendment = Given
     Data = Given
     Study = Given
     Search = Given
@@ -83,11 +84,12 @@ def _study(known: list[Knob], *others: str) -> Any:
 _CHOSEN: dict[str, Callable[[list[Knob]], Any]] = {
     "Experiment": flags_of,
     "Training": lambda known: flags_of([knob for knob in known if knob.part == TRAINING]),
+    "Amendment": lambda known: flags_of([replace(knob, usual="as agreed") for knob in known if knob.part == TRAINING]),
     "Data": _data,
     "Study": lambda known: _study(known, "seed"),
     "Search": lambda known: _study(known, "seed", "seeds"),
 }
-"""The flags of: a run; a run on data that others hold; a federation; a study; a search for settings."""
+"""The flags of a run, of a run on data that others hold, of a change to it, of a federation, study or search."""
 
 
 def values(given: Given | None) -> Given:
