@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedspray import files
 from fedspray.cli.main import run_command
 
 SMALL = ["run", "--dataset", "banks", "--nodes", "400", "--rounds", "3"]
@@ -39,7 +40,7 @@ def test_json_and_result_file_agree(tmp_path: Path, capsys: pytest.CaptureFixtur
     summary = run_json(capsys, *SMALL, "--seeds", "2", "--out", str(out))
     assert [row["seed"] for row in summary["seeds"]] == [0, 1]
     assert 0 <= summary["overall"]["mean"] <= 1
-    assert json.loads((out / "result.json").read_text()) == summary
+    assert files.read_json(out / "result.json") == summary
 
 
 def test_the_table_is_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
