@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from fedspray.nn.memory import remember
 from torch import Tensor
 
 from fedspray.algorithms import fedspray2

@@ -149,6 +149,14 @@ class RunSettings:
     keep_split: bool = knob(
         False, "Use the splits of a saved federation for every seed, instead of drawing them from the seed."
     )
+    baseline: str | None = knob(
+        None,
+        "Also train this beside the run, and say which clients are better off: local.",
+        metavar="local",
+        usual="nothing",
+        choices=("local",),
+        neutral=None,
+    )
     dtype: str = knob(DTYPES[0], "Of weights and messages: float32 or float64.", metavar="TYPE", choices=DTYPES)
 
     def __post_init__(self) -> None:

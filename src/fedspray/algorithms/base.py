@@ -135,6 +135,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """
         return None
 
+    def alone_logits(self, client: ClientT, batch: GraphBatch) -> Tensor | None:
+        """Logits [N, C] of the models that the clients would have had alone, where the algorithm trains them anyway."""
+        return None
+
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
         """What else to write into a round's record (JSON values), from the new server state and the clients' own rows.
 

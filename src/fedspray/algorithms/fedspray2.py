@@ -374,6 +374,11 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             "fedspray2 kept", client.kept, lambda: self.backbone.logits(client.kept, batch).log_softmax(dim=1)
         )
 
+    def alone_logits(self, client: ClientState, batch: GraphBatch) -> Tensor | None:
+        """The kept GNN; with distillation, or without safety, there is none that a client would have had alone."""
+        is_known = self._is_safe and self.distill_weight == 0 and client.alone is not None
+        return self._kept_logits(client, batch) if is_known else None
+
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The shifted blend, or what the kept GNN says where a client went back to it."""
         logits = self._shifted(client, message, batch)

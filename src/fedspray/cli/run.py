@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fedspray.runs.callbacks import OnRecord
     from fedspray.runs.settings import Resolved
 
+MAX_SENTENCES = 30
+"""Clients that are spoken of; all of them are in result.json."""
+
 
 @examples(
     "fedspray run --dataset banks --rounds 50",
@@ -133,9 +136,16 @@ def _train(
 
 def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
     from fedspray.report.tables import run_table
+    from fedspray.runs import benefit
 
     if not output.as_json:
         output.show(run_table(summary))
+    for sentence in benefit.sentences(summary)[:MAX_SENTENCES]:
+        output.note(sentence)
+    for warning in benefit.warnings(summary):
+        output.note(f"warning: {warning}")
+    if "benefit" not in summary and summary["algorithm"] != "local":
+        output.note("whether federating helped is not known: add --baseline local to train that beside the run")
     output.note(f"kept in {folder}; look at it with: fedspray report {folder}")
     output.result(summary)
 

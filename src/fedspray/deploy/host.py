@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -72,6 +72,10 @@ class RemoteHost:
     def blocks(self) -> Blocks:
         """Every client alone."""
         return [[k] for k in self.client_ids]
+
+    def against_local(self, models: Mapping[str, PersonalModel]) -> dict[str, Any]:
+        """Nothing: data and models are at the sites."""
+        return {}
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
         """Nothing: predictions of single nodes stay at their sites."""

@@ -51,5 +51,12 @@ def predict(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphB
     return algorithm.predict(state, message, batch), algorithm.loss_logits(state, message, batch)
 
 
+def predict_alone(algorithm: AnyAlgorithm, state: Any, batch: GraphBatch) -> Tensor | None:
+    """What the models predict that the clients would have had alone, where the algorithm trains them anyway."""
+    if isinstance(state, WithBuffers):
+        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
+    return algorithm.alone_logits(state, batch)
+
+
 def _bound(algorithm: AnyAlgorithm, buffers: Params) -> AnyAlgorithm:
     return replace(algorithm, backbone=algorithm.backbone.with_buffers(buffers))

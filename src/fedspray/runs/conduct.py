@@ -42,6 +42,9 @@ class Host(Engine, Protocol):
     def digests(self, models: Mapping[str, PersonalModel]) -> Mapping[str, str]:
         """sha256 of every client's personal model, of those that are here and of those elsewhere."""
 
+    def against_local(self, models: Mapping[str, PersonalModel]) -> Json:
+        """By client: what `benefit.against_local` counts, where data and models are here."""
+
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
         """Writes what else is known here about a finished seed into its folder."""
 
@@ -145,6 +148,7 @@ def _result(
     """The result of a seed that ran to its end, written into its folder."""
     models = host.models()
     metrics = _metrics(progress, records, host.client_names, host.digests(models), rounds)
+    metrics |= {name: found for name, found in (("against_local", host.against_local(models)),) if found}
     result = SeedResult(seed, metrics, records, models, kept.at(metrics["best_round"]))
     if folder is not None:
         result.save(folder)

@@ -55,6 +55,18 @@ class PersonalModel:
             train: [N], which of them the model may take as labelled; None: none of them. It matters to algorithms
                 that look at labels of neighbours (`fedspray2`).
         """
+        batch = self._batch(data, train)
+        with torch.no_grad():
+            logits, _ = clients.predict(self.algorithm, self.snapshot.client, self.snapshot.message, batch)
+        return _probabilities(logits)
+
+    def predict_alone(self, data: Graph, train: NDArray[np.bool_] | None = None) -> NDArray[np.float64] | None:
+        """The same of the model that the client would have had alone, where the algorithm trains that anyway."""
+        with torch.no_grad():
+            logits = clients.predict_alone(self.algorithm, self.snapshot.client, self._batch(data, train))
+        return None if logits is None else _probabilities(logits)
+
+    def _batch(self, data: Graph | Client | Data | str | Path, train: NDArray[np.bool_] | None) -> GraphBatch:
         graph = _as_graph(data)
         if graph.num_features != self.task.num_features:
             raise InputError(
@@ -66,12 +78,9 @@ class PersonalModel:
             which, given, known = different
             raise InputError(f"{which} of the graph is {given}, but this model was trained on {known} there")
         dtype: torch.dtype = getattr(torch, self.settings.dtype)
-        batch = GraphBatch.from_graph(
+        return GraphBatch.from_graph(
             graph.with_num_classes(self.task.num_classes), client_id=self.client_id, dtype=dtype, train=train
         )
-        with torch.no_grad():
-            logits, _ = clients.predict(self.algorithm, self.snapshot.client, self.snapshot.message, batch)
-        return np.asarray(logits.double().softmax(dim=1).numpy())
 
     def digest(self) -> str:
         """sha256 of the model's weights."""
@@ -153,6 +162,10 @@ def _check_tensors(path: str, given: Mapping[str, torch.Tensor], expected: Mappi
             raise InputError(f"{path} is damaged: {name} has shape {shapes[0]}, but must have {shapes[1]}")
         if not given[name].isfinite().all():
             raise InputError(f"{path} is damaged: {name} holds numbers that are not finite")
+
+
+def _probabilities(logits: torch.Tensor) -> NDArray[np.float64]:
+    return np.asarray(logits.double().softmax(dim=1).numpy())
 
 
 def _as_graph(data: object) -> Graph:

@@ -16,7 +16,7 @@ from fedspray import files
 from fedspray.display import count, line, percent, percent_spread, table
 from fedspray.errors import InputError
 from fedspray.evaluation.metrics import METRICS
-from fedspray.runs import proxies, store
+from fedspray.runs import benefit, proxies, store
 from fedspray.runs.models import ModelFiles, PersonalModel
 
 if TYPE_CHECKING:
@@ -219,6 +219,7 @@ class RunResult:
             "seeds": rows,
             **{name: spread([row.get(name) for row in rows]) for name in METRICS},
             "models": rows[0]["models"],
+            **({"benefit": found} if (found := benefit.benefits(rows)) else {}),
         }
 
     def __repr__(self) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedspray import files
+from fedspray import algorithms, files
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
 from fedspray.engine.local import Blocks, LocalEngine, single_blocks
 from fedspray.errors import InputError
-from fedspray.experiment import RunSettings
-from fedspray.runs import nodes, store
+from fedspray.experiment import RoundSettings, RunSettings
+from fedspray.runs import benefit, nodes, store
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
 from fedspray.runs.conduct import Host, conduct, header
 from fedspray.runs.models import PersonalModel
@@ -145,6 +145,21 @@ def _check_same_data(folder: Path, federation: Federation) -> None:
         raise InputError(f"{folder} was begun on other splits: its own had fingerprint {splits[:12]}…")
 
 
+def _baseline(run: Resolved, seed: int) -> RunSettings:
+    """Local with whatever of a run's settings it knows, on the splits at hand."""
+    owners = (algorithms.find("local"), type(run.algorithm.backbone), RoundSettings)
+    known = {each.name for owner in owners for each in fields(owner)}
+    return replace(
+        run.settings,
+        algorithm="local",
+        preset=None,
+        values={name: value for name, value in run.values.items() if name in known},
+        seeds=(seed,),
+        keep_split=True,
+        baseline=None,
+    )
+
+
 class _Here(LocalEngine):
     """All clients in this process, and their models."""
 
@@ -161,6 +176,14 @@ class _Here(LocalEngine):
             blocks = single_blocks(federation)
         super().__init__(federation, algorithms, seed, blocks=blocks, dtype=run.dtype, threads=threads)
         self._settings, self._roster = run.settings, federation.roster
+        self._run, self._seed, self._threads = run, seed, threads
+
+    def against_local(self, models: Mapping[str, PersonalModel]) -> Json:
+        alone = None
+        if self._settings.baseline is not None:
+            own = carry_out(self._federation, _baseline(self._run, self._seed), None, threads=self._threads)
+            alone = own.models
+        return dict(benefit.against_local(self._federation, models, alone))
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
         nodes.NodeTable.from_models(self._federation, models).save(folder / nodes.FILE)
