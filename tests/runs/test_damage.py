@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,3 +175,22 @@ def test_a_model_whose_weights_are_wrong_is_refused(how: str, finished: Path, tm
     store.write_tensors(tmp_path / "model.safetensors", tensors, meta)  # sealed, so that only the model can tell
     with pytest.raises(InputError, match=r"is damaged: client\.gnn\.conv"):
         PersonalModel.load(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_run_that_is_told_to_end_saves_itself(ending: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fedspray.cli.main import entry_point; entry_point()", "run"]
+    flags = ["--nodes", "200", "--rounds", "400", "--algorithm", "local", "--out", str(tmp_path / "run")]
+    with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
+        records = tmp_path / "run" / "seed-0" / store.RECORDS
+        deadline = time.monotonic() + 60
+        while not (records.exists() and records.read_text().count("\n") > 2):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(ending)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in told
+    _, meta = store.read_checkpoint(tmp_path / "run" / "seed-0")
+    assert meta is not None
+    assert meta["progress"]["round_index"] >= 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +36,6 @@ def local(
     from fedspray.deploy.local import RUN, LocalFederation
 
     here = LocalFederation(out, federation, experiment.run, grace=grace, threads=threads)
-    _end_like_ctrl_c()
     with live(output, here.project, RUN) as (tell, tend):
         summary: dict[str, Any] = here.run(tell, tend)
     files.write_json(out / "result.json", summary)
@@ -45,17 +43,3 @@ def local(
         output.show(run_table(summary))
     output.note(f"kept in {out}; each site's personal model is in {out}/kits/SITE/models")
     output.result(summary)
-
-
-def _end_like_ctrl_c() -> None:
-    """Whatever ends this command, a closed terminal too, its processes end with it."""
-
-    def end(number: int, frame: Any) -> None:
-        for each in ending:  # closing a terminal may send more than one, and the processes must be ended in peace
-            signal.signal(each, signal.SIG_IGN)
-        signal.raise_signal(signal.SIGINT)  # is remembered where NVFlare swallows exceptions
-        raise KeyboardInterrupt
-
-    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    for each in ending:
-        signal.signal(each, end)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from cyclopts import CycloptsError, Parameter
 
 from fedspray.cli.flags import OPTIONS, group
-from fedspray.cli.output import Output, print_error
+from fedspray.cli.output import Output, print_error, print_warning
 from fedspray.cli.pages import Page, show_help
 from fedspray.cli.refusals import explain
 from fedspray.errors import FULL, InputError, RunStopped
+from fedspray.runs.interrupts import end_like_ctrl_c
 
 BAD_INPUT = 2
 BUG = 1
@@ -109,7 +111,13 @@ def entry_point() -> None:
     if "_FEDSPRAY_COMPLETE" in os.environ:  # a completion script that version 0.1 installed
         print_error("the shell's completion is of an earlier version: run fedspray --install-completion")
         sys.exit(BAD_INPUT)
+    end_like_ctrl_c()
+    warnings.showwarning = _show_warning
     sys.exit(run_command(sys.argv[1:]))
+
+
+def _show_warning(message: Warning | str, *_where: Any) -> None:
+    print_warning(str(message))
 
 
 def _describe(error: Exception) -> tuple[str, int]:

@@ -65,3 +65,9 @@ def print_error(sentence: str) -> None:
     """``error: …`` in red, on one line of standard error."""
     text = Text("error: ", style="bold red").append(one_line(sentence), style="red")
     Console(stderr=True).print(text, soft_wrap=True)
+
+
+def print_warning(sentence: str) -> None:
+    """``warning: …`` in yellow, on one line of standard error."""
+    text = Text("warning: ", style="bold yellow").append(one_line(sentence), style="yellow")
+    Console(stderr=True).print(text, soft_wrap=True)

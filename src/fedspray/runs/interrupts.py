@@ -34,3 +34,17 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
         yield check
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def end_like_ctrl_c() -> None:
+    """From now on SIGTERM and SIGHUP do what Ctrl-C does: a run is saved, and processes end with their command."""
+
+    def end(number: int, frame: Any) -> None:
+        for each in ending:  # closing a terminal may send more than one, and what is left to do must be done in peace
+            signal.signal(each, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)  # is remembered where NVFlare swallows exceptions
+        raise KeyboardInterrupt
+
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    for each in ending:
+        signal.signal(each, end)
