@@ -116,7 +116,7 @@ def entry_point() -> None:
     sys.exit(run_command(sys.argv[1:]))
 
 
-def _show_warning(message: Warning | str, *_where: Any) -> None:
+def _show_warning(message: Warning | str, *_where: Any, **_file: Any) -> None:
     print_warning(str(message))
 
 
