@@ -158,6 +158,7 @@ class RunSettings:
         neutral=None,
     )
     dtype: str = knob(DTYPES[0], "Of weights and messages: float32 or float64.", metavar="TYPE", choices=DTYPES)
+    device: str = knob("cpu", "Where clients are trained: cpu, cuda, cuda:NUMBER, mps, or auto.", metavar="NAME")
 
     def __post_init__(self) -> None:
         check(self)

@@ -142,7 +142,7 @@ class FedALA(_averaging.AveragingServer[ClientState]):
         for k, size in zip(batch.client_ids, batch.train_rows.sizes, strict=True):
             order = torch.randperm(size, generator=torch_generator(seed, "share sample", k))
             parts.append((order < max(1, int(self.share_sample * size))).to(batch.dtype))
-        chosen = torch.cat(parts)
+        chosen = torch.cat(parts).to(batch.device)
         return chosen / ops.per_row(ops.client_sum(chosen, batch.train_rows), batch.train_rows)
 
 
@@ -157,5 +157,5 @@ def _mix(own: Params, received: Params, shares: Params) -> Params:
 def _mean(shares: Params, batch: GraphBatch) -> Tensor:
     """[K]; 1 if nothing is mixed, since all of the global model is taken then."""
     if not shares:
-        return torch.ones(batch.num_clients, dtype=batch.dtype)
+        return torch.ones_like(batch.num_train)
     return torch.cat([share.flatten(1) for share in shares.values()], dim=1).mean(dim=1)

@@ -299,7 +299,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         steps = self.start_optimizer(
             part_of(received, "gnn"), memory, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps
         )
-        centres, counts, channels = received["centres"], torch.zeros(0), []
+        centres, counts, channels = received["centres"], batch.num_train[:0], []
         for epoch in range(self.local_epochs):
             projected = network.project(steps.params, batch)
             if epoch == 0 or self.recluster == "epoch":
@@ -346,7 +346,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
 
 def _ordered(values: Tensor, orders: Tensor) -> Tensor:
     """Each client's channels in the order given for it: [K, T, …], [K, T] → [K, T, …]."""
-    return values[torch.arange(len(orders))[:, None], orders]
+    return values[torch.arange(len(orders), device=orders.device)[:, None], orders]
 
 
 def _follow(optimizer: AdamState, orders: Tensor) -> AdamState:

@@ -314,7 +314,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
                 torch.randn(received.shape[1:], generator=torch_generator(seed, "proxy noise", k))
                 for k in batch.client_ids
             ]
-            means = means + self.proxy_noise * torch.stack(draws).to(means.dtype)
+            means = means + self.proxy_noise * torch.stack(draws).to(means.device, means.dtype)
         return {"class_proxies": means, "class_ratios": counts / batch.num_train.clamp(min=1)[:, None]}
 
     # ---- prediction -------------------------------------------------------------------------------

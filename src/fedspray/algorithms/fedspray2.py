@@ -309,7 +309,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         """How many validation nodes the received model gets right with each blend and shift: all, and minority ones."""
         owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
         own, taught = (part[batch.val].T.contiguous() for part in self._both(client, message, batch))  # [C, n]
-        offsets = torch.tensor(self._shifts, dtype=own.dtype)[:, None, None] * client.log_shares[owners].T
+        offsets = own.new_tensor(self._shifts)[:, None, None] * client.log_shares[owners].T
         minority = self._minority(batch)
         slots = labels.expand(len(self._shifts), 1, -1)
         counts, losses = [], []
@@ -340,7 +340,9 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             embedding = _embed(encoder, batch.rows)
             labels = ops.probabilities(_head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
             confidence = labels.amax(dim=1, keepdim=True)
-            labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype)[batch.train_labels]
+            labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype, device=batch.device)[
+                batch.train_labels
+            ]
             histograms = label_histograms(labels, batch)
             fusion_logits = _fuse(encoder, embedding, histograms, batch.rows)
             return torch.cat([confidence, histograms, fusion_logits.log_softmax(dim=1)], dim=1)

@@ -73,7 +73,7 @@ def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any
     k, seed = roster.clients.index(site.name), run.settings.seeds[0]
     algorithm = replace(agreement.algorithms[k], local_epochs=1)
     batch = GraphBatch.from_clients([client], [k], dtype=run.dtype)
-    worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed)
+    worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed, run.device)
     server = tree.cast(run.algorithm.init_server(roster.task, seed), run.dtype)
     downlink = run.algorithm.broadcast(server, list(range(roster.num_clients)))
     message = {name: value[k : k + 1] for name, value in downlink.items()}

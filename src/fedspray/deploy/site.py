@@ -184,8 +184,9 @@ class SiteRun:
         if seed not in self._agreement.settings.seeds:
             raise Refused(f"seed {seed} is not in the agreement, whose seeds are {self._agreement.settings.seeds}")
         client = self._site.client(self._agreement, seed)
-        batch = GraphBatch.from_clients([client], [self._id], dtype=self._agreement.resolved.dtype)
-        worker = Worker(self._algorithm, self._agreement.roster.task, batch, node_homophily(client.graph), seed)
+        run, homophily = self._agreement.resolved, node_homophily(client.graph)
+        batch = GraphBatch.from_clients([client], [self._id], dtype=run.dtype)
+        worker = Worker(self._algorithm, self._agreement.roster.task, batch, homophily, seed, run.device)
         data = client.fingerprint()
         stored = [store.read_tensors(file) for file in sorted(self._folder(seed).glob("memory-*.safetensors"))]
         if any(meta.get("data", data) != data for _, meta in stored):  # memories of older versions do not say

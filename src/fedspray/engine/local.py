@@ -21,6 +21,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation
 from fedspray.data.statistics import node_homophily
+from fedspray.engine.device import CPU, free_memory, nodes_that_fit
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
 from fedspray.errors import InputError
@@ -40,6 +41,7 @@ class LocalEngine:
         blocks: which clients are trained together; None lets `choose_blocks` decide.
         dtype: of all data and weights.
         threads: shared out among the blocks; what is left over goes into each block's products.
+        device: where the workers train.
     """
 
     def __init__(
@@ -51,15 +53,19 @@ class LocalEngine:
         blocks: Blocks | None = None,
         dtype: torch.dtype = torch.float32,
         threads: int = 1,
+        device: torch.device = CPU,
     ) -> None:
         self.client_ids = tuple(range(federation.num_clients))
         self.client_names = tuple(client.name for client in federation.clients)
         self._federation, self._dtype = federation, dtype
         self._homophily = [node_homophily(client.graph) for client in federation.clients]
         self._workers: list[Worker] = []
-        for ids in blocks or choose_blocks(federation, algorithms, at_once=threads):
+        most = BLOCK_NODES
+        if device != CPU:
+            most = max(most, nodes_that_fit(federation, algorithms, dtype, free_memory(device)))
+        for ids in blocks or choose_blocks(federation, algorithms, at_once=threads, most=most):
             batch, homophily = self._batch(ids), self._stacked_homophily(ids)
-            self._workers.append(Worker(algorithms[ids[0]], federation.task, batch, homophily, seed))
+            self._workers.append(Worker(algorithms[ids[0]], federation.task, batch, homophily, seed, device))
         at_once = min(threads, len(self._workers))
         torch.set_num_threads(threads // at_once)
         self._pool = ThreadPoolExecutor(at_once) if at_once > 1 else None
@@ -166,8 +172,10 @@ BLOCK_NODES_AT_LEAST = 15_000
 """Blocks of fewer nodes are not made for the sake of a further thread: inside products it then wins more."""
 
 
-def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, Any]], *, at_once: int = 1) -> Blocks:
-    """Neighbours in the list with the same backbone, in as few blocks of at most about `BLOCK_NODES` as will do.
+def choose_blocks(
+    federation: Federation, algorithms: Sequence[Algorithm[Any, Any]], *, at_once: int = 1, most: int = BLOCK_NODES
+) -> Blocks:
+    """Neighbours in the list with the same backbone, in as few blocks of at most about ``most`` nodes as will do.
 
     Clients with dense and with sparse features do not share a block.
 
@@ -175,6 +183,7 @@ def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, An
         federation: the clients.
         algorithms: each client's.
         at_once: how many blocks can be trained at the same time.
+        most: nodes of a block.
     """
     groups: dict[Any, list[int]] = {}
     for k in range(federation.num_clients):
@@ -183,8 +192,8 @@ def choose_blocks(federation: Federation, algorithms: Sequence[Algorithm[Any, An
     for group in groups.values():
         sizes = [federation.clients[k].graph.num_nodes for k in group]
         total = sum(sizes)
-        rounds = math.ceil(total / BLOCK_NODES / at_once)
-        count = max(math.ceil(total / BLOCK_NODES), min(rounds * at_once, total // BLOCK_NODES_AT_LEAST))
+        rounds = math.ceil(total / most / at_once)
+        count = max(math.ceil(total / most), min(rounds * at_once, total // BLOCK_NODES_AT_LEAST))
         middles = np.cumsum(sizes) - np.array(sizes) / 2
         places = np.floor(middles * count / max(1, total)).astype(int)
         blocks += [[k for k, place in zip(group, places, strict=True) if place == b] for b in np.unique(places)]

@@ -21,6 +21,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.engine import clients
+from fedspray.engine.device import CPU
 from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
 from fedspray.errors import OtherVersionError
 from fedspray.evaluation.counting import Counter
@@ -88,6 +89,7 @@ class Worker:
         batch: their data.
         homophily: [N] local homophily of each node (NaN: none), for the report by homophily.
         seed: the run's.
+        device: where they are trained. What comes in is moved there, and what goes out is on the CPU.
     """
 
     def __init__(
@@ -97,11 +99,13 @@ class Worker:
         batch: GraphBatch,
         homophily: NDArray[np.float64],
         seed: int,
+        device: torch.device = CPU,
     ) -> None:
         prepare_process()
         self.algorithm, self.batch, self._task, self._seed = algorithm, batch, task, seed
         self._counter = Counter(batch, homophily)
-        self._memories = [Memory(0, clients.init_state(algorithm, task, batch, seed))]
+        self._device, self._placed = device, batch.to(device)
+        self._memories = [Memory(0, tree.to(clients.init_state(algorithm, task, batch, seed), device))]
 
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
@@ -111,6 +115,7 @@ class Worker:
         kept = self.memory_at(min(last_known, request.round_index - 2)) if request.detail else before
         self._memories = [before] if kept is before else [kept, before]
         state, candidate, best = before.state, before.candidate, _better(before, request.best_round)
+        message = tree.to(message, self._device)
         uplink: Message = {}
         counts: Message = {}
         with tiny_numbers_are_zero():
@@ -119,11 +124,13 @@ class Worker:
             shown = candidate if request.evaluate else best if request.detail else None
             if shown is not None:
                 with torch.no_grad():
-                    logits, loss_logits = clients.predict(self.algorithm, shown.client, shown.message, self.batch)
-                counts = self._counted(shown, logits, loss_logits, detail=request.detail)
+                    logits, loss_logits = clients.predict(self.algorithm, shown.client, shown.message, self._placed)
+                loss_logits = None if loss_logits is None else loss_logits.cpu()
+                counts = self._counted(shown, logits.cpu(), loss_logits, detail=request.detail)
             if request.train:
                 round_seed = stream_key(self._seed, "round", request.round_index)
-                state, uplink = clients.train(self.algorithm, state, message, self.batch, round_seed)
+                state, uplink = clients.train(self.algorithm, state, message, self._placed, round_seed)
+                uplink = tree.to(uplink, CPU)
                 wrong = not_finite(uplink)
                 if wrong is not None:
                     raise NotFinite(f"{wrong} is not finite after local training")
@@ -163,7 +170,7 @@ class Worker:
                 flat[f"{name}.round"] = torch.tensor(snapshot.round_index)
                 flat |= tree.flatten(snapshot.client, f"{name}.client")
                 flat |= tree.prefixed(f"{name}.message", snapshot.message)
-        return flat
+        return tree.to(flat, CPU)
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Goes back to what `tensors` held."""
@@ -172,13 +179,16 @@ class Worker:
     def recall(self, memories: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Goes back to several rounds: what `tensors` held at each."""
         template = self._memories[0].state
-        self._memories = [_restored(template, memories[round_index], round_index) for round_index in sorted(memories)]
+        self._memories = [
+            _restored(template, tree.to(dict(memories[round_index]), self._device), round_index)
+            for round_index in sorted(memories)
+        ]
 
     def split(self, batches: list[GraphBatch], homophily: list[NDArray[np.float64]]) -> list[Worker]:
         """The same clients as one worker each."""
         singles = []
         for k, (batch, values) in enumerate(zip(batches, homophily, strict=True)):
-            single = Worker(self.algorithm, self._task, batch, values, self._seed)
+            single = Worker(self.algorithm, self._task, batch, values, self._seed, self._device)
             single._memories = [
                 Memory(
                     memory.round_index,
@@ -192,8 +202,11 @@ class Worker:
         return singles
 
     def personal_models(self) -> list[Snapshot | None]:
-        """The kept snapshot of each client."""
-        return self._split_snapshot(self._memories[-1].best)
+        """The kept snapshot of each client, on the CPU."""
+        best = self._memories[-1].best
+        if best is not None:
+            best = Snapshot(best.round_index, tree.to(best.client, CPU), tree.to(best.message, CPU))
+        return self._split_snapshot(best)
 
     def _split_snapshot(self, snapshot: Snapshot | None) -> list[Snapshot | None]:
         if snapshot is None:

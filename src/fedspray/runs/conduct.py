@@ -124,6 +124,7 @@ def header(roster: Roster, run: Resolved) -> Json:
         "backbone_of": dict(run.settings.backbone_of),
         "settings": run.values,
         "federation": data | {"num_clients": roster.num_clients},
+        "device": run.settings.device,
     }
 
 

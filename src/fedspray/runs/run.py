@@ -14,6 +14,7 @@ from fedspray import algorithms, files
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
+from fedspray.engine.device import describe_device
 from fedspray.engine.local import Blocks, LocalEngine, single_blocks
 from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings, RunSettings
@@ -57,6 +58,7 @@ def begin_with(
     """
     run = resolve(run)
     run.for_clients(roster)  # refuse bad settings before anything is written
+    device = describe_device(run.device)
     store.new_folder(folder, resumable=fingerprint is not None)
     content = {
         **header(roster, run),
@@ -65,6 +67,7 @@ def begin_with(
         "fingerprint": fingerprint,
         "splits": splits,
         "threads": threads,
+        "device": device,
         "versions": store.versions(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -174,7 +177,9 @@ class _Here(LocalEngine):
     ) -> None:
         if blocks is None and run.rounds.participation < 1:
             blocks = single_blocks(federation)
-        super().__init__(federation, algorithms, seed, blocks=blocks, dtype=run.dtype, threads=threads)
+        super().__init__(
+            federation, algorithms, seed, blocks=blocks, dtype=run.dtype, threads=threads, device=run.device
+        )
         self._settings, self._roster = run.settings, federation.roster
         self._run, self._seed, self._threads = run, seed, threads
 

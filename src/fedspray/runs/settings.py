@@ -15,6 +15,7 @@ from fedspray import algorithms, backbones
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Backbone
 from fedspray.data.federation import Roster
+from fedspray.engine.device import find_device
 from fedspray.errors import InputError, unknown
 from fedspray.evaluation import selection
 from fedspray.experiment import RoundSettings, RunSettings, kind_of, parse
@@ -34,6 +35,11 @@ class Resolved:
         """Of weights and messages."""
         found: torch.dtype = getattr(torch, self.settings.dtype)
         return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where clients are trained; refused if it is not there."""
+        return find_device(self.settings.device)
 
     @property
     def values(self) -> dict[str, Any]:
