@@ -227,6 +227,20 @@ def test_only_mutual_edges_and_only_those_until_a_day(tmp_path: Path) -> None:
     assert any("1 edge after 2021-12-31" in note for note in timed.notes)
 
 
+def test_weights_add_up_and_must_be_positive(tmp_path: Path) -> None:
+    edges = "from,to,when,amount\nA-1,B-2,,2\nB-2,A-1,,3\nA-1,B-2,,4\n007,-4,,0.5\n007,B-2,,-1\n007,007,,9\n"
+    made = read(tmp_path, edges=edges, schema=with_keys("edges", 'weight = "amount"'))
+    assert made.graph.edges.tolist() == [[0, 2], [1, 3]]
+    assert made.graph.edge_weights is not None
+    assert made.graph.edge_weights.tolist() == [9, 0.5]
+    assert made.problems.sentences == [
+        f"{tmp_path / 'edges.csv'}, line 6: column 'amount' holds '-1', but weights must be numbers above 0"
+    ]
+    logs = read(tmp_path, edges=edges, schema=with_keys("edges", 'weight = "amount"\nweight_scale = "log"'))
+    assert logs.graph.edge_weights is not None
+    np.testing.assert_allclose(logs.graph.edge_weights, np.log1p([9, 0.5]))
+
+
 def test_splits_by_column_by_time_and_by_class(tmp_path: Path) -> None:
     rows = [f"n{i},{i},north,20{10 + i}-01-01,{'yes' if i < 4 else 'no'},{'abc'[i % 3]}" for i in range(12)]
     nodes = "\n".join(["id,income,region,since,y,part", *rows]) + "\n"

@@ -182,6 +182,7 @@ class GraphBatch:
             train=train,
             val=val,
             test=test,
+            edge_weights=_edge_weights(graphs),
         )
 
     @classmethod
@@ -321,6 +322,13 @@ class GraphBatch:
         order = np.lexsort((column, row))
         rows, columns, edges = (torch.from_numpy(part[order]).to(self.device) for part in (row, column, edge))
         return rows, columns, edges
+
+
+def _edge_weights(graphs: Sequence[Graph]) -> NDArray[np.float64] | None:
+    """[E]: of all graphs, ones where a graph has none; None if no graph has any."""
+    if all(graph.edge_weights is None for graph in graphs):
+        return None
+    return np.concatenate([np.ones(g.num_edges) if g.edge_weights is None else g.edge_weights for g in graphs])
 
 
 def _used_columns(graph: Graph) -> NDArray[np.int64]:

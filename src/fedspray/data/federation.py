@@ -428,7 +428,8 @@ def _graph_bytes(client: Client) -> Iterator[bytes]:
     matrix: Any = graph.features
     parts = [matrix.data, matrix.indices, matrix.indptr] if graph.is_sparse else [matrix]
     yield f"{client.name}:{graph.features.shape}:{graph.num_classes};".encode()
-    for array in (*parts, graph.edges, graph.labels):
+    weights = [] if graph.edge_weights is None else [graph.edge_weights]
+    for array in (*parts, graph.edges, graph.labels, *weights):
         yield np.ascontiguousarray(array).tobytes()
 
 

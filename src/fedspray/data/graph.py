@@ -64,6 +64,8 @@ class Graph:
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     cleaning: Cleaning = Cleaning()
+    edge_weights: NDArray[np.float64] | None = None
+    """[E]: a positive number for each edge; None: all count alike."""
     schema: str | None = None
     """How tables become these features and classes (`fedspray.tables`), as TOML; None if they came otherwise."""
 
@@ -84,6 +86,7 @@ class Graph:
         ascending = (u[:-1] < u[1:]) | ((u[:-1] == u[1:]) & (v[:-1] < v[1:]))
         if len(u) and (u.min() < 0 or v.max() >= num_nodes or not (u < v).all() or not ascending.all()):
             raise InputError("edges are not canonical (each once, u < v, sorted): use Graph.from_arrays")
+        _check_weights(self.edge_weights, self.num_edges)
 
     @classmethod
     def from_arrays(
@@ -96,6 +99,7 @@ class Graph:
         node_names: Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
         feature_names: Sequence[str] | None = None,
+        edge_weights: ArrayLike | None = None,
     ) -> Graph:
         """Builds a graph from plain arrays and tidies its edges.
 
@@ -106,6 +110,8 @@ class Graph:
             labels: [N] class of each node, `UNLABELLED` (-1) where it is not known.
             num_classes: C; by default the largest label plus one, or the number of class names.
             node_names, class_names, feature_names: optional names, one for each.
+            edge_weights: [E] a positive number for each column of ``edges``. Those of repeated edges add up, and those
+                of both directions, unless all edges are given both ways with equal weights.
         """
         matrix = _as_features(features)
         num_nodes = matrix.shape[0]
@@ -117,6 +123,12 @@ class Graph:
         if num_classes is None:
             num_classes = len(class_names) if class_names is not None else _count_classes(label_array)
         edge_array, cleaning = _canonical_edges(edges, num_nodes)
+        weights = None
+        if edge_weights is not None:
+            weights = np.asarray(edge_weights, dtype=np.float64)
+            pairs = as_integers("edges", edges).reshape(2, -1)
+            _check_weights(weights, pairs.shape[1])
+            weights = weigh_edges(pairs, weights, edge_array, num_nodes)
         return cls(
             features=matrix,
             edges=edge_array,
@@ -126,6 +138,7 @@ class Graph:
             class_names=None if class_names is None else tuple(map(str, class_names)),
             feature_names=None if feature_names is None else tuple(map(str, feature_names)),
             cleaning=cleaning,
+            edge_weights=weights,
         )
 
     def __repr__(self) -> str:
@@ -199,10 +212,13 @@ class Graph:
         position[nodes] = np.arange(len(nodes))
         u, v = position[self.edges]
         inside = (u >= 0) & (v >= 0)
+        keys = _keys(u[inside], v[inside], len(nodes))
+        weights = self.edge_weights
         return replace(
             self,
             features=self.features[nodes],
-            edges=_pairs(np.sort(_keys(u[inside], v[inside], len(nodes))), len(nodes)),
+            edges=_pairs(np.sort(keys), len(nodes)),
+            edge_weights=None if weights is None else weights[inside][np.argsort(keys)],
             labels=self.labels[nodes],
             node_names=None if self.node_names is None else tuple(self.node_names[i] for i in nodes),
             cleaning=Cleaning(),
@@ -220,6 +236,7 @@ class Graph:
             and _same_matrix(self.features, other.features)
             and np.array_equal(self.edges, other.edges)
             and np.array_equal(self.labels, other.labels)
+            and _same_weights(self.edge_weights, other.edge_weights)
             and self.num_classes == other.num_classes
             and (self.node_names, self.class_names, self.feature_names)
             == (other.node_names, other.class_names, other.feature_names)
@@ -231,14 +248,17 @@ class Graph:
     def from_pyg(cls, data: Data, *, num_classes: int | None = None) -> Graph:
         """From a PyTorch Geometric ``Data`` with ``x`` (dense, or sparse), ``edge_index`` and, optionally, ``y``.
 
-        Nothing else is taken: masks, since clients draw their own splits, and weights and attributes of edges.
+        Nothing else is taken: masks, since clients draw their own splits, and other attributes of edges than
+        ``edge_weight``.
         """
         if data.x is None or data.edge_index is None:
             raise InputError("the PyG Data has no x or no edge_index, but both are needed")
         labels = None if data.y is None else data.y.detach().cpu().reshape(-1).numpy()
         x = data.x.detach().cpu().float()
         features = x.numpy() if x.layout is _strided() else _sparse_matrix(x)
-        return cls.from_arrays(features, data.edge_index.cpu().numpy(), labels, num_classes=num_classes)
+        weights = data.edge_weight.detach().cpu().numpy() if data.get("edge_weight") is not None else None
+        edges = data.edge_index.cpu().numpy()
+        return cls.from_arrays(features, edges, labels, num_classes=num_classes, edge_weights=weights)
 
     def to_pyg(self) -> Data:
         """As a PyTorch Geometric ``Data``: dense ``x``, both directions in ``edge_index``."""
@@ -249,6 +269,7 @@ class Graph:
             x=torch.from_numpy(np.array(self.dense_features())),  # copies: a graph is frozen, a Data is not
             edge_index=torch.from_numpy(self.both_directions()),
             y=torch.from_numpy(self.labels.copy()),
+            **({} if self.edge_weights is None else {"edge_weight": torch.from_numpy(np.tile(self.edge_weights, 2))}),
         )
 
     @classmethod
@@ -333,7 +354,8 @@ class Graph:
             features = np.zeros((num_nodes, 0), dtype=np.float32)
         names = {key: arrays[key].tolist() for key in _NAME_FIELDS if key in arrays}
         num_classes = int(arrays["num_classes"]) if "num_classes" in arrays else None
-        graph = cls.from_arrays(features, edges, labels, num_classes=num_classes, **names)
+        weights = arrays.get("edge_weights", arrays.get("edge_weight"))
+        graph = cls.from_arrays(features, edges, labels, num_classes=num_classes, edge_weights=weights, **names)
         return replace(graph, schema=str(arrays["schema"])) if "schema" in arrays else graph
 
     def to_npz(self, path: str | Path) -> None:
@@ -348,7 +370,7 @@ class Graph:
             arrays["features_shape"] = np.array(self.features.shape, dtype=np.int64)
         else:
             arrays["features"] = self.features
-        kept = (*_NAME_FIELDS, "schema")
+        kept = (*_NAME_FIELDS, "edge_weights", "schema")
         arrays |= {key: np.array(getattr(self, key)) for key in kept if getattr(self, key) is not None}
         np.savez(path, **arrays)
 
@@ -454,6 +476,22 @@ def tidy_edges(
     return _pairs(undirected, num_nodes), cleaning
 
 
+def weigh_edges(
+    pairs: NDArray[np.int64], weights: NDArray[np.float64], edges: NDArray[np.int64], num_nodes: int
+) -> NDArray[np.float64]:
+    """[E]: the weights of canonical ``edges`` from those of the ``pairs`` that made them; see `Graph.from_arrays`."""
+    chosen = pairs[0] != pairs[1]
+    u, v = pairs[:, chosen]
+    known, keys = _keys(edges[0], edges[1], num_nodes), _keys(u, v, num_nodes)
+    place = np.searchsorted(known, keys)
+    inside = (place < len(known)) & (known[np.minimum(place, len(known) - 1)] == keys) if len(known) else place < 0
+    there = u < v
+    one, other = (np.zeros(len(known)) for _ in range(2))
+    np.add.at(one, place[inside & there], weights[chosen][inside & there])
+    np.add.at(other, place[inside & ~there], weights[chosen][inside & ~there])
+    return one if np.allclose(one, other, rtol=1e-9, atol=0) else one + other
+
+
 def _keys(u: NDArray[np.int64], v: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
     """One number for each edge, whichever way it points; in the order of (smaller end, larger end)."""
     return np.minimum(u, v) * num_nodes + np.maximum(u, v)
@@ -491,6 +529,20 @@ def _check_labels(labels: NDArray[np.int64], num_nodes: int, num_classes: int) -
             f"node {int(np.argmax(wrong))} has label {labels[wrong][0]}, "
             f"but labels are 0 to {num_classes - 1}, or {UNLABELLED} for unlabelled"
         )
+
+
+def _check_weights(weights: NDArray[np.float64] | None, num_edges: int) -> None:
+    if weights is None:
+        return
+    if weights.shape != (num_edges,):
+        raise InputError(f"edge weights have shape {list(weights.shape)}, but there must be one for {num_edges} edges")
+    wrong = ~(np.isfinite(weights) & (weights > 0))
+    if wrong.any():
+        raise InputError(f"edge {int(np.argmax(wrong))} has weight {weights[wrong][0]}, but weights must be above 0")
+
+
+def _same_weights(a: NDArray[np.float64] | None, b: NDArray[np.float64] | None) -> bool:
+    return a is b or (a is not None and b is not None and np.array_equal(a, b))
 
 
 def _check_names(what: str, names: tuple[str, ...] | None, expected: int) -> None:

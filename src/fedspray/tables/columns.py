@@ -120,7 +120,7 @@ def encode(
     blocks: list[Block] = [column[:, None] for column in structure.values()]
     names = list(structure)
     resolved: list[Feature] = []
-    numbers = _Numbers(database, [f for f in features if f.kind in ("numeric", "date")])
+    numbers = Numbers(database, [f for f in features if f.kind in ("numeric", "date")])
     for feature in features:
         block, titles, known = _KINDS[feature.kind](database, feature, numbers)
         resolved.append(known)
@@ -133,7 +133,7 @@ def encode(
 def number_moments(database: Database, features: Sequence[Feature]) -> dict[str, Moments]:
     """Moments of the numeric features, on the scale that they ask for."""
     asked = [feature for feature in features if feature.kind in ("numeric", "date")]
-    numbers = _Numbers(database, asked)
+    numbers = Numbers(database, asked)
     result = {}
     for feature in asked:
         values = numbers.of(feature)
@@ -154,7 +154,7 @@ def word_counts(database: Database, feature: Feature) -> dict[str, int]:
 # ---- numbers and dates --------------------------------------------------------------------------
 
 
-class _Numbers:
+class Numbers:
     """Numeric columns, fetched a few at a time when the first of them is asked for."""
 
     def __init__(self, database: Database, features: Sequence[Feature]) -> None:
@@ -184,7 +184,7 @@ def _as_number(feature: Feature) -> str:
     return f"TRY_CAST({quoted(feature.columns[0])} AS DOUBLE)"
 
 
-def _numeric(database: Database, feature: Feature, numbers: _Numbers) -> tuple[Block, list[str], Feature]:
+def _numeric(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
     return _scaled(feature, numbers.of(feature))
 
 
@@ -229,7 +229,7 @@ def _resolved(feature: Feature, present: NDArray[np.float64]) -> Feature:
     return replace(feature, **changes)
 
 
-def _date(database: Database, feature: Feature, numbers: _Numbers) -> tuple[Block, list[str], Feature]:
+def _date(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
     seconds = numbers.of(feature)
     blocks: list[Block] = []
     names: list[str] = []
@@ -272,13 +272,13 @@ def _with_vocabulary(database: Database, feature: Feature) -> Feature:
     return replace(feature, vocabulary=tuple(sorted(words, key=natural)))
 
 
-def _category(database: Database, feature: Feature, numbers: _Numbers) -> tuple[Block, list[str], Feature]:
+def _category(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
     known = _with_vocabulary(database, feature)
     column = quoted(feature.columns[0])
     return _one_hot(database, known, f"SELECT _pos, {column} AS word FROM nodes", f"{column} IS NULL")
 
 
-def _set(database: Database, feature: Feature, numbers: _Numbers) -> tuple[Block, list[str], Feature]:
+def _set(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
     known = _with_vocabulary(database, feature)
     rows = f"SELECT _pos, unnest(list_distinct({_listed(feature)})) AS word FROM nodes"
     return _one_hot(database, known, rows, f"{quoted(feature.columns[0])} IS NULL")
@@ -316,7 +316,7 @@ def _one_hot(database: Database, feature: Feature, rows: str, absent: str) -> tu
     return sp.csr_array((ones, (places, codes)), shape=(num_nodes, len(names))), names, feature
 
 
-def _text(database: Database, feature: Feature, numbers: _Numbers) -> tuple[Block, list[str], Feature]:
+def _text(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
     """Words hashed into columns with a sign (Weinberger et al., 2009), and every row of length 1."""
     width = feature.width
     matrix = sp.lil_array((database.number("SELECT count(*) FROM nodes"), width), dtype=np.float32)
@@ -336,11 +336,11 @@ def _text(database: Database, feature: Feature, numbers: _Numbers) -> tuple[Bloc
     return matrix.tocsr(), [f"{feature.title}#{i}" for i in range(width)], feature
 
 
-def _drop(database: Database, feature: Feature, numbers: _Numbers) -> tuple[Block, list[str], Feature]:
+def _drop(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
     return np.zeros((0, 0), np.float32), [], feature
 
 
-_KINDS: dict[str, Callable[[Database, Feature, _Numbers], tuple[Block, list[str], Feature]]] = {
+_KINDS: dict[str, Callable[[Database, Feature, Numbers], tuple[Block, list[str], Feature]]] = {
     "numeric": _numeric,
     "date": _date,
     "category": _category,

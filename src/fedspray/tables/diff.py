@@ -28,6 +28,8 @@ def compare(first: Schema, second: Schema) -> list[Difference]:
         *_lists("class names", first.nodes.class_names, second.nodes.class_names),
         *_lists("structural features", first.nodes.structure or None, second.nodes.structure or None),
         *_values("edges", "direction", first.edges.direction, second.edges.direction),
+        *_values("edges", "weight_scale", first.edges.weight_scale, second.edges.weight_scale),
+        *_values("edges", "weighted", first.edges.weight is not None, second.edges.weight is not None),
         *_features(first, second),
     ]
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Cleaning, Graph
 from fedspray.data.splits import Split
+from fedspray.data.traps import Trap
 from fedspray.display import count
 from fedspray.errors import InputError
 from fedspray.tables.columns import encode, regroup
@@ -22,6 +23,7 @@ from fedspray.tables.rows import Rows, fetch, number_ends, number_nodes, read_cl
 from fedspray.tables.schema import STRUCTURE, Schema
 from fedspray.tables.sources import Source, load_sources
 from fedspray.tables.structure import structural_features
+from fedspray.tables.suspects import column_traps
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,8 @@ class Imported:
     """Resolved: with the scales, vocabularies and classes that were used."""
     problems: Problems
     notes: list[str] = field(default_factory=list)
+    traps: list[Trap] = field(default_factory=list)
+    """Of columns, before they were scaled; `find_traps` has those of graphs."""
 
     def client(self, name: str) -> Client:
         """Everything as one client."""
@@ -159,9 +163,12 @@ def _assemble(
         class_names=(schema.nodes.class_names or classes) or None,
         feature_names=encoded.names,
         cleaning=links.cleaning,
+        edge_weights=links.weights,
         schema=schema.to_toml(),
     )
     owner, clients = owned or (None, ())
     if owner is not None and (owner < 0).any():
         notes.append(f"{count(int((owner < 0).sum()), 'node')} without a client left out, with their edges")
-    return Imported(graph, tuple(fetch(database, "_id", object)), owner, clients, split, schema, problems, notes)
+    traps = list(column_traps(database, rows.features, labels))
+    names = tuple(fetch(database, "_id", object))
+    return Imported(graph, names, owner, clients, split, schema, problems, notes, traps)

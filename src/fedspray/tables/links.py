@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray.data.graph import Cleaning, tidy_edges
+from fedspray.data.graph import Cleaning, tidy_edges, weigh_edges
 from fedspray.errors import InputError
 from fedspray.tables.columns import moment
 from fedspray.tables.database import Database, literal, quoted
@@ -27,6 +27,7 @@ class Links:
     edges: NDArray[np.int64]
     """[2, E], canonical."""
     cleaning: Cleaning
+    weights: NDArray[np.float64] | None = None
     later: int = 0
     """Edges left out since they came after `until`."""
 
@@ -51,6 +52,8 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
     match = [f"{side}._id = e.{column}" + (f" AND {side}._client = e._client" if own else "")
              for side, column in (("a", first), ("b", second))]  # fmt: skip
     extra = f", {moment(Feature((ends.time,), 'date'))} AS moment, {quoted(ends.time)} AS said" if ends.time else ""
+    if ends.weight:
+        extra += f", TRY_CAST({quoted(ends.weight)} AS DOUBLE) AS weight, {quoted(ends.weight)} AS weighed"
     database.run(
         f"CREATE TABLE links AS SELECT e._file, e._row, a._pos AS u, b._pos AS v{extra} FROM given_edges AS e "
         f"LEFT JOIN nodes AS a ON {match[0]} LEFT JOIN nodes AS b ON {match[1]}",
@@ -63,6 +66,11 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
         said = f"column {ends.time!r} holds {{value}}, but must hold a date or time"
         problems.add(database, "bad time", source.files, odd, said)
         database.run("DELETE FROM links WHERE said IS NOT NULL AND moment IS NULL")
+    if ends.weight:
+        wrong = "weight IS NULL OR NOT isfinite(weight) OR weight <= 0"
+        said = f"column {ends.weight!r} holds {{value}}, but weights must be numbers above 0"
+        problems.add(database, "bad weight", source.files, flagged(wrong, "coalesce(weighed, '')", "links"), said)
+        database.run(f"DELETE FROM links WHERE {wrong}")
     good = database.number("SELECT count(*) FROM links WHERE u IS NOT NULL AND v IS NOT NULL")
     if total and good < (1 - MOST_BAD) * total:
         raise problems.refuse(TOO_MANY)
@@ -72,7 +80,18 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
         later = database.number(f"SELECT count(*) FROM links WHERE u IS NOT NULL AND v IS NOT NULL AND {late}")
         database.run(f"DELETE FROM links WHERE {late}")
     edges, cleaning = tidy_edges(*_fetch_keys(database, rows.num_nodes), rows.num_nodes, ends.direction == "mutual")
-    return Links(edges, cleaning, later)
+    return Links(edges, cleaning, _weights(database, schema, edges, rows.num_nodes), later)
+
+
+def _weights(
+    database: Database, schema: Schema, edges: NDArray[np.int64], num_nodes: int
+) -> NDArray[np.float64] | None:
+    if schema.edges.weight is None:
+        return None
+    found = database.run("SELECT u, v, weight FROM links WHERE u IS NOT NULL AND v IS NOT NULL").fetchnumpy()
+    pairs = np.stack([np.asarray(found["u"], np.int64), np.asarray(found["v"], np.int64)])
+    weights = weigh_edges(pairs, np.asarray(found["weight"], np.float64), edges, num_nodes)
+    return np.log1p(weights) if schema.edges.weight_scale == "log" else weights
 
 
 def _find_bad(database: Database, schema: Schema, source: Source, problems: Problems) -> None:

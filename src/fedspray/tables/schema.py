@@ -41,6 +41,7 @@ SCALES = ("none", "standard", "log", "range")
 PARTS = ("years", "month", "weekday", "hour")
 SPLITS = ("random", "stratified", "time", "column")
 DIRECTIONS = ("either", "mutual")
+WEIGHT_SCALES = ("none", "log")
 STRUCTURE = ("degree", "neighbour_degree", "clustering", "core")
 REFUSE = "refuse"
 
@@ -103,6 +104,7 @@ class Edges(Table):
     source: str | None = None
     target: str | None = None
     weight: str | None = None
+    weight_scale: str = "none"
     time: str | None = None
     until: str | None = None
     direction: str = "either"
@@ -111,6 +113,8 @@ class Edges(Table):
         super().__post_init__()
         if self.direction not in DIRECTIONS:
             raise unknown("direction", self.direction, DIRECTIONS)
+        if self.weight_scale not in WEIGHT_SCALES:
+            raise unknown("weight_scale", self.weight_scale, WEIGHT_SCALES)
         if self.until is not None and self.time is None:
             raise InputError("until is given without time, the column that says when an edge was")
 

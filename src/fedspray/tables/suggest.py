@@ -99,7 +99,8 @@ def _edges(edges: Source, paths: tuple[str, ...]) -> Edges:
         pair = columns[0], columns[1]
     weight = next((lower[name] for name in ("weight", "amount", "value", "count") if name in lower), None)
     when = next((lower[name] for name in ("time", "timestamp", "date", "when") if name in lower), None)
-    return Edges(files=paths, source=pair[0], target=pair[1], weight=weight, time=when)
+    scale = "none" if weight is None or weight.lower() == "weight" else "log"
+    return Edges(files=paths, source=pair[0], target=pair[1], weight=weight, weight_scale=scale, time=when)
 
 
 def _profile(database: Database, nodes: Source, name: str) -> _Profile:
