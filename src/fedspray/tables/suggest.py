@@ -11,7 +11,7 @@ import numpy as np
 
 from fedspray.data.traps import gives_away, looks_like_time
 from fedspray.errors import InputError
-from fedspray.tables.database import Database, quoted
+from fedspray.tables.database import Database, literal, quoted
 from fedspray.tables.schema import STRUCTURE, Edges, Feature, Nodes, Schema, natural
 from fedspray.tables.sources import Source
 
@@ -21,7 +21,7 @@ CLIENT_NAMES = ("client", "bank", "site", "hospital", "owner", "organisation", "
 SPLIT_NAMES = ("split", "part", "fold", "set")
 ENDS = (("source", "target"), ("from", "to"), ("src", "dst"), ("payer", "payee"), ("sender", "receiver"), ("a", "b"))
 MARKERS = ("NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "?", "-")
-MOST_CLASSES, MOST_WORDS, WIDE = 50, 100, 20
+MOST_CLASSES, MOST_WORDS, WIDE, LONG_TAIL = 50, 100, 20, 50
 SAMPLE = 20_000
 
 
@@ -58,11 +58,14 @@ def suggest(database: Database, nodes: Source, edges: Source, paths: tuple[Seque
     client = (
         None
         if nodes.per_client
-        else _named(profiles, CLIENT_NAMES, lambda p: p.distinct <= 1_000 and p is not identity)
+        else _named(profiles, CLIENT_NAMES, lambda p: 2 <= p.distinct <= 1_000 and not p.missing and p is not identity)
     )
     rest = [p for p in profiles if p not in (identity, label, client)]
     markers = tuple(dict.fromkeys(mark for p in profiles for mark in p.markers))
-    features = [_feature(database, nodes, p, label, notes) for p in rest]
+    features = []
+    for profile in rest:
+        feature, notes[profile.name] = _feature(database, nodes, profile, label)
+        features.append(feature)
     classes = None
     if label is not None:
         values = database.rows(f"SELECT DISTINCT {quoted(label.name)} FROM ({nodes.union([label.name])})")
@@ -104,20 +107,19 @@ def _edges(edges: Source, paths: tuple[str, ...]) -> Edges:
 
 
 def _profile(database: Database, nodes: Source, name: str) -> _Profile:
-    column = quoted(name)
-    marks = ", ".join(f"'{mark}'" for mark in MARKERS)
-    table = f"(SELECT {column} AS v FROM ({nodes.union([name])}) LIMIT {SAMPLE})"
+    table = f"(SELECT {quoted(name)} AS v FROM ({nodes.union([name])}) LIMIT {SAMPLE})"
+    marks = f"v IN ({', '.join(map(literal, MARKERS))})"
     rows, distinct, missing, numeric, dates, lists, words = database.rows(
-        f"SELECT count(*), count(DISTINCT v), count_if(v IS NULL), count_if(isfinite(TRY_CAST(v AS DOUBLE))), "
-        "count_if(TRY_CAST(v AS TIMESTAMP) IS NOT NULL AND TRY_CAST(v AS DOUBLE) IS NULL), count_if(v LIKE '[%]'), "
-        f"coalesce(avg(len(string_split(v, ' '))), 0) FROM {table}"
+        "SELECT count(*), count(DISTINCT v), count_if(v IS NULL), count(*) FILTER (isfinite(TRY_CAST(v AS DOUBLE))), "
+        "count(*) FILTER (TRY_CAST(v AS TIMESTAMP) IS NOT NULL AND TRY_CAST(v AS DOUBLE) IS NULL), "
+        f"count(*) FILTER (v LIKE '[%]'), coalesce(avg(len(string_split(v, ' '))), 0) FROM {table}"
     )[0]
-    found = database.rows(f"SELECT DISTINCT v FROM {table} WHERE v IN ({marks})") if numeric else []
-    marked = tuple(sorted(v for (v,) in found))
+    marked: dict[str, int] = {}
+    if numeric:
+        marked = dict(database.rows(f"SELECT v, count(*) FROM {table} WHERE {marks} GROUP BY v ORDER BY v"))
     sample = tuple(v for (v,) in database.rows(f"SELECT v FROM {table} WHERE v IS NOT NULL LIMIT 2000"))
-    if marked:
-        missing += database.number(f"SELECT count(*) FROM {table} WHERE v IN ({', '.join(repr(m) for m in marked)})")
-    return _Profile(name, rows, distinct, missing, numeric, dates, lists, float(words), sample, marked)
+    absent = missing + sum(marked.values())
+    return _Profile(name, rows, distinct, absent, numeric, dates, lists, float(words), sample, tuple(marked))
 
 
 def _pick_id(database: Database, profiles: Sequence[_Profile], edges: Source, made: Edges) -> _Profile:
@@ -142,61 +144,56 @@ def _named(profiles: Sequence[_Profile], names: Sequence[str], fits: object) -> 
     return None
 
 
-def _feature(database: Database, nodes: Source, p: _Profile, label: _Profile | None, notes: dict[str, str]) -> Feature:
-    def made(kind: str, why: str, **keys: object) -> Feature:
-        if label is not None and kind not in ("drop", "text") and _leaks(database, nodes, p.name, label.name):
-            kind, why, keys = "drop", "the label follows from it: drop it, unless it is known in time", {}
-        notes[p.name] = why
-        return Feature((p.name,), kind, **keys)  # type: ignore[arg-type]
+def _feature(database: Database, nodes: Source, p: _Profile, label: _Profile | None) -> tuple[Feature, str]:
+    """What a column is taken for, and why."""
+    feature, why = _numbers(p) if p.present and p.numeric >= p.present and p.distinct > 1 else _others(p)
+    if label is not None and feature.kind not in ("drop", "text") and _leaks(database, nodes, p.name, label.name):
+        return Feature((p.name,), "drop"), "the label follows from it: drop it, unless it is known in time"
+    return feature, why
 
+
+def _others(p: _Profile) -> tuple[Feature, str]:
+    own = (p.name,)
     if not p.present or p.distinct <= 1:
-        return made("drop", "one value in every row")
+        return Feature(own, "drop"), "one value in every row"
     if p.lists == p.present:
-        return made("set", "lists of values")
+        return Feature(own, "set"), "lists of values"
     if p.dates == p.present:
-        return made("date", "dates, as years since 2000", scale="standard")
-    if p.numeric >= p.present:
-        values = np.array([float(v) for v in p.sample if v not in p.markers])
-        if looks_like_time(values):
-            form = "%Y%m%d" if values.max() < 1e8 else "unix" if values.max() < 1e10 else "unix_ms"
-            return made("date", "numbers that are moments in time", time_format=form, scale="standard")
-        if p.distinct == p.rows and re.search(r"(^|_)id$", p.name.lower()):
-            return made("drop", "a number for each row: an id, not a measurement")
-        skewed = (
-            len(values)
-            and values.min() >= 0
-            and np.abs(values).max() > 50 * max(float(np.median(np.abs(values))), 1e-9)
-        )
-        if skewed and np.median(np.abs(values)) > 0:
-            return made(
-                "numeric",
-                f"numbers from {values.min():g} to {values.max():g}: a long tail",
-                scale="log",
-                flag=p.missing > 0,
-            )
-        if p.distinct <= 2 and set(values) <= {0.0, 1.0}:
-            return made("numeric", "0 or 1", **({} if p.missing else {"missing": 0.0}))
-        return made(
-            "numeric", f"numbers from {values.min():g} to {values.max():g}", scale="standard", flag=p.missing > 0
-        )
+        return Feature(own, "date", scale="standard"), "dates, as years since 2000"
     if p.words >= 3:
-        return made("text", "text, as hashed words")
+        return Feature(own, "text"), "text, as hashed words"
     if p.distinct <= MOST_WORDS:
-        return made("category", f"{p.distinct} different values", flag=p.missing > 0)
+        return Feature(own, "category", flag=p.missing > 0), f"{p.distinct} different values"
     if p.distinct > 0.9 * p.present:
-        return made("drop", "another value in almost every row")
-    return made("category", f"{p.distinct} different values: rare ones become one", at_least=max(10, p.rows // 1000))
+        return Feature(own, "drop"), "another value in almost every row"
+    return Feature(
+        own, "category", at_least=max(10, p.rows // 1000)
+    ), f"{p.distinct} different values, most of them rare"
+
+
+def _numbers(p: _Profile) -> tuple[Feature, str]:
+    own = (p.name,)
+    values = np.array([float(v) for v in p.sample if v not in p.markers])
+    span = f"numbers from {values.min():g} to {values.max():g}"
+    if looks_like_time(values):
+        form = "%Y%m%d" if values.max() < 1e8 else "unix" if values.max() < 1e10 else "unix_ms"
+        return Feature(own, "date", time_format=form, scale="standard"), f"{span}: moments in time"
+    if p.distinct == p.rows and re.search(r"(^|_)id$", p.name.lower()):
+        return Feature(own, "drop"), f"{span}, another in each row: an id, not a measurement"
+    if set(values) <= {0.0, 1.0}:
+        return Feature(own, "numeric", missing=None if p.missing else 0.0), "0 or 1"
+    middle = float(np.median(values))
+    if values.min() >= 0 and middle > 0 and values.max() > LONG_TAIL * middle:
+        return Feature(own, "numeric", scale="log", flag=p.missing > 0), f"{span}: a long tail"
+    return Feature(own, "numeric", scale="standard", flag=p.missing > 0), span
 
 
 def _leaks(database: Database, nodes: Source, column: str, label: str) -> bool:
     pairs = f"SELECT {quoted(column)} AS a, {quoted(label)} AS b FROM ({nodes.union([column, label])}) LIMIT {SAMPLE}"
-    rows = database.rows(f"SELECT a, b FROM ({pairs}) WHERE a IS NOT NULL AND b IS NOT NULL")
-    values, classes = (
-        (np.unique(np.array(part, dtype=str), return_inverse=True) for part in zip(*rows, strict=True))
-        if rows
-        else ((np.array([]),) * 2,) * 2
-    )
-    return len(values[0]) * 10 <= len(rows) and len(rows) > 0 and gives_away(values[1], classes[1])
+    ranks = "dense_rank() OVER (ORDER BY a) AS a, dense_rank() OVER (ORDER BY b) - 1 AS b"
+    found = database.run(f"SELECT {ranks} FROM ({pairs}) WHERE a IS NOT NULL AND b IS NOT NULL").fetchnumpy()
+    codes, classes = (np.asarray(found[key], np.int64) for key in ("a", "b"))
+    return bool(len(codes) and 10 * codes.max() <= len(codes) and gives_away(codes, classes))
 
 
 def _grouped(features: Sequence[Feature]) -> list[Feature]:
