@@ -57,7 +57,7 @@ def expand(features: Sequence[Feature], columns: Sequence[str], where: str) -> l
                 free = (name for name in columns if name not in exact | taken)
                 found = sorted((name for name in free if fnmatchcase(name, pattern)), key=natural)
             if not found or found[0] not in columns:
-                raise InputError(f"{where}: {unknown('column', pattern, columns)}")
+                raise InputError(f"{where}: {unknown('column in [[features]]', pattern, columns)}")
             taken.update(found)
             result += [replace(feature, columns=(name,)) for name in found]
     titles = Counter(feature.title for feature in result if feature.kind != "drop")

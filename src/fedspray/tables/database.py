@@ -55,6 +55,11 @@ class Loaded:
     is_text: bool = False
     header: bool = True
 
+    @property
+    def first_line(self) -> str:
+        """Where the names of the columns are."""
+        return f"{self.path}, line 1" if self.is_text and self.header else str(self.path)
+
 
 @dataclass
 class Database:

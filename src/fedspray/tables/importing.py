@@ -20,8 +20,8 @@ from fedspray.tables.links import Links, join_edges, open_edges
 from fedspray.tables.parts import fixed_split
 from fedspray.tables.problems import Problems
 from fedspray.tables.rows import Rows, fetch, number_ends, number_nodes, read_clients, read_labels
-from fedspray.tables.schema import STRUCTURE, Schema
-from fedspray.tables.sources import Source, load_sources
+from fedspray.tables.schema import STRUCTURE, Edges, Schema, SplitChoice
+from fedspray.tables.sources import Source, find_files, load_sources
 from fedspray.tables.structure import structural_features
 from fedspray.tables.suspects import column_traps
 
@@ -45,6 +45,8 @@ class Imported:
     notes: list[str] = field(default_factory=list)
     traps: list[Trap] = field(default_factory=list)
     """Of columns, before they were scaled; `find_traps` has those of graphs."""
+    files: NDArray[np.int64] | None = None
+    """[N]: the number of the file that each node is from; None without a table of nodes."""
 
     def client(self, name: str) -> Client:
         """Everything as one client."""
@@ -104,6 +106,43 @@ def import_tables(
     """
     with Database.open(memory, on_progress) as database:
         return read_database(database, schema, *load_sources(database, schema, nodes, edges), strict)
+
+
+def import_new(
+    schema: Schema,
+    nodes: Sequence[str],
+    edges: Sequence[str] | None,
+    known: Sequence[str] = (),
+    *,
+    memory: str = MEMORY,
+    on_progress: OnProgress | None = None,
+) -> tuple[Imported, NDArray[np.bool_]]:
+    """Reads rows for prediction: labels may be missing, and whose the rows are does not matter.
+
+    Args:
+        schema: resolved, as a model keeps it.
+        nodes: tables of the nodes to predict.
+        edges: tables of edges.
+        known: tables of further nodes, there for the sake of their edges.
+        memory: what the database may hold in memory.
+        on_progress: is told what is done.
+
+    Returns:
+        All nodes, and [N] which of them are to be predicted.
+    """
+    open_schema = replace(schema, split=SplitChoice(), nodes=replace(schema.nodes, client=None, files=()))
+    if edges is None:
+        open_schema = replace(open_schema, edges=Edges())
+    with Database.open(memory, on_progress) as database:
+        first, second = load_sources(database, open_schema, [*nodes, *known], edges)
+        if schema.nodes.label not in first.columns:
+            unlabelled = replace(open_schema.nodes, label=None, classes=None, class_names=None)
+            open_schema = replace(open_schema, nodes=unlabelled)
+        imported = read_database(database, open_schema, first, second, strict=False)
+    if imported.files is None or schema.nodes.query is not None:
+        return imported, np.ones(imported.graph.num_nodes, np.bool_)
+    wanted = {path for pattern in nodes for path, _ in find_files(pattern)}
+    return imported, np.array([file.path in wanted for file in first.files])[imported.files]
 
 
 def read_database(database: Database, schema: Schema, nodes: Source, edges: Source, strict: bool) -> Imported:
@@ -171,4 +210,5 @@ def _assemble(
         notes.append(f"{count(int((owner < 0).sum()), 'node')} without a client left out, with their edges")
     traps = list(column_traps(database, rows.features, labels))
     names = tuple(fetch(database, "_id", object))
-    return Imported(graph, names, owner, clients, split, schema, problems, notes, traps)
+    files = fetch(database, "_file") if rows.has_files else None
+    return Imported(graph, names, owner, clients, split, schema, problems, notes, traps, files)

@@ -32,6 +32,8 @@ class Rows:
     features: list[Feature]
     """One for each column."""
     unused: tuple[str, ...] = ()
+    has_files: bool = True
+    """False: the nodes are the ends of the edges."""
 
 
 def number_nodes(database: Database, schema: Schema, source: Source, problems: Problems) -> Rows:
@@ -43,7 +45,7 @@ def number_nodes(database: Database, schema: Schema, source: Source, problems: P
     special = [name for name in asked.values() if name is not None]
     for key, name in asked.items():
         source.need([name] if name else [], "[split] column" if key == "split" else f"[nodes] {key}")
-    features = expand(schema.features, source.columns, f"{source.files[0].path}, [[features]]")
+    features = expand(schema.features, source.columns, source.files[0].first_line)
     columns = [feature.columns[0] for feature in features if feature.kind != "drop"]
     source.need(columns, "[[features]]")
     given = next(
@@ -85,7 +87,7 @@ def number_ends(database: Database, schema: Schema, edges: Source) -> Rows:
     total = database.number("SELECT count(*) FROM nodes")
     if not total:
         raise InputError(f"{edges.files[0].path} has no edges, but at least one is needed")
-    return Rows(total, edges.per_client, [])
+    return Rows(total, edges.per_client, [], has_files=False)
 
 
 def _find_bad(

@@ -37,8 +37,7 @@ class Source:
         for file in self.files:
             wrong = next((name for name in columns if name not in file.columns), None)
             if wrong is not None:
-                place = f"{file.path}, line 1" if file.is_text and file.header else str(file.path)
-                raise InputError(f"{place}: {unknown(f'column in {key}', wrong, file.columns)}")
+                raise InputError(f"{file.first_line}: {unknown(f'column in {key}', wrong, file.columns)}")
 
     def union(self, columns: Sequence[str]) -> str:
         """SQL: all files as one table, with ``_file``, ``_row`` and ``_client``."""
@@ -87,6 +86,8 @@ _Tables = dict[str | None, dict[str, Loaded]]
 
 def _load(database: Database, what: str, how: Table, given: Sequence[str] | None, folder: str) -> _Tables:
     files: Files = how.files if given is None else tuple(given)
+    if given is not None and how.query is not None and all("=" in path for path in given):
+        files = dict(path.split("=", 1) for path in given)
     named: Mapping[str, Sequence[str]] = (
         {name: (path,) for name, path in files.items()} if isinstance(files, Mapping) else {what: files}
     )

@@ -16,7 +16,7 @@ from fedspray.tables.schema import STRUCTURE, Edges, Feature, Nodes, Schema, nat
 from fedspray.tables.sources import Source
 
 ID_NAMES = ("id", "node", "key", "customer", "account", "user", "name", "number", "code")
-LABEL_NAMES = ("label", "class", "target", "y", "category", "topic", "outcome", "fraud", "default", "churn")
+LABEL_NAMES = ("label", "class", "target", "y", "category", "topic", "outcome", "fraud", "default", "churn", "segment")
 CLIENT_NAMES = ("client", "bank", "site", "hospital", "owner", "organisation", "organization", "branch", "country")
 SPLIT_NAMES = ("split", "part", "fold", "set")
 ENDS = (("source", "target"), ("from", "to"), ("src", "dst"), ("payer", "payee"), ("sender", "receiver"), ("a", "b"))
@@ -47,7 +47,10 @@ class _Profile:
 
 def suggest(database: Database, nodes: Source, edges: Source, paths: tuple[Sequence[str], Sequence[str]]) -> str:
     """The text of a schema; ``paths`` are the files of nodes and edges as they are to stand in it."""
-    notes = {"edges": "", "nodes": ""}
+    notes = {
+        "edges": 'Taken as undirected, unless direction = "mutual" keeps only those given both ways.',
+        "split": 'At random, 40/30/30 for each seed; or kind = "stratified", "time" or "column".',
+    }
     made = _edges(edges, tuple(paths[1])) if edges.files else Edges()
     if not nodes.files:
         notes["nodes"] = "No table of nodes: they are the ends of the edges, with features from the structure."
@@ -101,7 +104,7 @@ def _edges(edges: Source, paths: tuple[str, ...]) -> Edges:
             raise InputError(f"{edges.files[0].path} has one column, but an edge has two ends")
         pair = columns[0], columns[1]
     weight = next((lower[name] for name in ("weight", "amount", "value", "count") if name in lower), None)
-    when = next((lower[name] for name in ("time", "timestamp", "date", "when") if name in lower), None)
+    when = next((lower[name] for name in ("time", "timestamp", "date", "day", "when") if name in lower), None)
     scale = "none" if weight is None or weight.lower() == "weight" else "log"
     return Edges(files=paths, source=pair[0], target=pair[1], weight=weight, weight_scale=scale, time=when)
 
