@@ -389,3 +389,15 @@ def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path: Path) -> None
 def test_missing_npz() -> None:
     with pytest.raises(MissingDataError, match=r"nowhere\.npz is not a file"):
         Graph.from_npz("nowhere.npz")
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 1000])
+def test_edges_are_tidied_alike_however_many_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = np.random.default_rng(0).integers(0, 9, (2, 120))
+    distinct = sorted({(min(u, v), max(u, v)) for u, v in pairs.T.tolist() if u != v})
+    monkeypatch.setattr("fedspray.data.graph._AT_ONCE", at_once)
+    graph = Graph.from_arrays(np.zeros((9, 1)), pairs)
+    assert [tuple(pair) for pair in graph.edges.T.tolist()] == distinct
+    directed = {(u, v) for u, v in pairs.T.tolist() if u != v}
+    assert graph.cleaning.one_way == sum((v, u) not in directed for u, v in directed)
+    assert graph.cleaning.duplicates == sum(u != v for u, v in pairs.T.tolist()) - len(directed)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 UNLABELLED = -1
 """The label of a node whose class is not known."""
 
+_AT_ONCE = 1 << 22
+"""Edges that are worked on at a time, where there may be many millions."""
+
 MAX_EMPTY = 100
 """Classes without a node that a graph may have if nobody said how many classes there are."""
 
@@ -466,11 +469,14 @@ def tidy_edges(
     total = len(keys)
     directed = _distinct(keys)
     num_directed = len(directed)
-    for part in np.array_split(directed, max(1, len(directed) >> 22)):  # views: a few million edges at a time
-        part[:] = _keys(*np.divmod(part, max(1, num_nodes)), num_nodes)
-    directed.sort()
-    both = directed[:-1][directed[1:] == directed[:-1]]
-    undirected = both if mutual else _distinct(directed)
+    for start in range(0, len(directed), _AT_ONCE):
+        part = directed[start : start + _AT_ONCE]
+        part[:] = _keys(*np.divmod(part, num_nodes), num_nodes)
+    if mutual:
+        directed.sort()
+        undirected = directed[:-1][directed[1:] == directed[:-1]]
+    else:
+        undirected = _distinct(directed)
     one_way = 0 if mutual else 2 * len(undirected) - num_directed
     cleaning = Cleaning(self_loops=self_loops, duplicates=total - num_directed, one_way=one_way)
     return _pairs(undirected, num_nodes), cleaning
@@ -499,13 +505,21 @@ def _keys(u: NDArray[np.int64], v: NDArray[np.int64], num_nodes: int) -> NDArray
 
 def _pairs(keys: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
     """[2, E]: the edges that `_keys` numbered."""
-    return np.stack(np.divmod(keys, max(1, num_nodes)))
+    pairs = np.empty((2, len(keys)), np.int64)
+    np.divmod(keys, max(1, num_nodes), out=(pairs[0], pairs[1]))
+    return pairs
 
 
 def _distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorts in place; each once. NumPy's `unique` hashes, which takes ten times longer for millions of edges."""
+    """Sorted, each once; in place. NumPy's `unique` hashes, which takes ten times longer for millions of edges."""
     keys.sort()
-    return keys[np.concatenate([[True], keys[1:] != keys[:-1]])] if len(keys) else keys
+    kept = min(1, len(keys))
+    for start in range(1, len(keys), _AT_ONCE):  # what is kept never overtakes what is read
+        part = keys[start : start + _AT_ONCE]
+        fresh = part[part != keys[start - 1 : start - 1 + len(part)]]
+        keys[kept : kept + len(fresh)] = fresh
+        kept += len(fresh)
+    return keys[:kept]
 
 
 def _check_finite(features: Any) -> None:

@@ -65,7 +65,9 @@ class Imported:
 
     def whole(self) -> Graph:
         """One graph with the nodes' names."""
-        return replace(self.graph, node_names=self.names if len(set(self.names)) == len(self.names) else None)
+        if self.owner is not None and len(set(self.names)) < len(self.names):
+            return self.graph  # each client has ids of its own
+        return replace(self.graph, node_names=self.names)
 
     def _federation(self, clients: Sequence[str], owner: NDArray[np.int64], name: str) -> Federation:
         choice = self.schema.split
