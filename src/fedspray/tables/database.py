@@ -6,10 +6,6 @@ may come from another organisation, so its SQL sees the loaded tables and nothin
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import re
 import tempfile
 import threading
@@ -21,44 +17,21 @@ from typing import Any
 
 import duckdb
 
-from fedspray.errors import InputError, MissingDataError, one_line
+from fedspray.errors import InputError, one_line
 from fedspray.tables.schema import Table
+from fedspray.tables.textfiles import Loaded, check_file, ending, is_lines, read_header, write_lines
 
 MEMORY = "512MB"
 """What DuckDB may hold in memory; the rest goes to disk."""
 DISK = "100GB"
-MAX_UNPACKED = 200
-"""How many times its size a packed file may unpack to."""
+MOST_REJECTS = 10_000
+"""Rows that do not fit the columns whose places are kept."""
 TEXT = {".csv": None, ".tsv": "\t", ".txt": None}
 """Endings of files with one row per line, and the delimiter that goes without saying."""
-MAX_DOCUMENT = 1 << 28
-"""Bytes of a JSON file that is not in lines, and is read as a whole."""
-DELIMITERS = ",\t;| "
 TICK = 0.2
-_SAMPLE = 1 << 16
 
 OnProgress = Callable[[str, float], None]
 """Is told what is being done, and the share of it that is done."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """One file as a table."""
-
-    table: str
-    path: Path
-    columns: tuple[str, ...]
-    client: str | None = None
-    rejects: tuple[tuple[int, int, str], ...] = ()
-    """(record, byte where it begins, what is wrong) of rows that do not fit the columns; the first hundred."""
-    num_rejects: int = 0
-    is_text: bool = False
-    header: bool = True
-
-    @property
-    def first_line(self) -> str:
-        """Where the names of the columns are."""
-        return f"{self.path}, line 1" if self.is_text and self.header else str(self.path)
 
 
 @dataclass
@@ -135,7 +108,7 @@ class Database:
     def load(self, path: Path, table: str, how: Table, client: str | None = None) -> Loaded:
         """Reads a file into a table of text."""
         check_file(path)
-        kind = _ending(path)
+        kind = ending(path)
         if kind in TEXT:
             read = self._load_text(path, table, how, kind)
         elif kind in (".jsonl", ".ndjson", ".json"):
@@ -163,7 +136,7 @@ class Database:
         except duckdb.Error as error:
             raise InputError(f"{path} cannot be read: {_first_line(error)}") from None
         found = "SELECT DISTINCT ON (line) line, line_byte_position, error_message FROM reject_errors ORDER BY line"
-        rejects = self.rows(f"{found} LIMIT 100")
+        rejects = self.rows(f"{found} LIMIT {MOST_REJECTS}")
         total = self.number("SELECT count(DISTINCT line) FROM reject_errors")
         kept = tuple((record, place or 0, one_line(why)) for record, place, why in rejects)
         return Loaded(table, path, columns, None, kept, total, True, how.header)
@@ -171,9 +144,9 @@ class Database:
     def _load_json(self, path: Path, table: str) -> Loaded:
         """Lines of JSON objects; or one list of objects; or one object, whose entries become key and value."""
         lines = path
-        if _ending(path) == ".json" and not _is_lines(path):
+        if ending(path) == ".json" and not is_lines(path):
             lines = self.folder / f"{table}.jsonl"
-            _write_lines(path, lines)
+            write_lines(path, lines)
         raw = quoted(f"{table} text")
         read = (
             f"SELECT line AS json, row_number() OVER () AS number FROM read_csv({literal(str(lines))}, "
@@ -197,7 +170,7 @@ class Database:
         cells = (f"json_extract(json, {literal(_pointer(name))})" for name in columns)
         chosen = ", ".join(f"{_plain(cell)} AS {quoted(name)}" for cell, name in zip(cells, columns, strict=True))
         self.run(f"CREATE TABLE {quoted(table)} AS SELECT {chosen} FROM {raw} ORDER BY number; DROP TABLE {raw}")
-        return Loaded(table, path, tuple(columns), None, tuple(rejects[:100]), len(rejects))
+        return Loaded(table, path, tuple(columns), None, tuple(rejects[:MOST_REJECTS]), len(rejects))
 
     def _load_parquet(self, path: Path, table: str) -> Loaded:
         source = f"read_parquet({literal(str(path))})"
@@ -248,156 +221,12 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def check_file(path: Path) -> None:
-    """Refuses what is no file, is empty, or unpacks to far more than it is."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, but a file is needed")
-    if not path.is_file():
-        raise MissingDataError(f"{path} does not exist")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty, but must have rows")
-    if path.suffix.lower() == ".gz":
-        _check_unpacked(path)
-
-
-def read_header(path: Path, encoding: str, delimiter: str | None, header: bool) -> tuple[tuple[str, ...], str]:
-    """The names of a text file's columns, and its delimiter."""
-    try:
-        first = next((line for line in io.StringIO(_beginning(path, encoding)) if line.strip()), "")
-    except (UnicodeDecodeError, LookupError) as error:
-        raise InputError(f"{path}, line 1: the text is not in {encoding} ({error})") from None
-    if not first:
-        raise InputError(f"{path} is empty, but must have rows")
-    line = first.rstrip("\r\n")
-    unquoted = re.sub(r'"[^"]*"', "", line)
-    chosen = delimiter or max(DELIMITERS, key=lambda mark: (unquoted.count(mark), -DELIMITERS.index(mark)))
-    try:
-        names = next(csv.reader([line], delimiter=chosen, strict=True))
-    except csv.Error as error:
-        raise InputError(f"{path}, line 1: the names of the columns cannot be read ({error})") from None
-    if not header:
-        return tuple(f"column{i}" for i in range(len(names))), chosen
-    empty = next((i for i, name in enumerate(names, start=1) if not name.strip()), None)
-    if empty is not None:
-        raise InputError(f"{path}, line 1: column {empty} has no name, but every column needs one")
-    lower = [name.lower() for name in names]  # names in SQL do not differ by case
-    twice = next((name for name in names if lower.count(name.lower()) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path}, line 1: two columns are called {twice!r}, but names must differ")
-    return tuple(names), chosen
-
-
-def find_lines(loaded: Loaded, rows: Iterable[int]) -> dict[int, int]:
-    """The line in its file of some rows (counted from 0) of a table; only text files have lines that differ.
-
-    Rows are records that were not rejected; a record may go over several lines, and empty lines are none.
-    """
-    wanted = set(rows)
-    if not loaded.is_text:
-        rejected = sorted(record for record, _, _ in loaded.rejects)
-        return {row: _skipping(row + 1, rejected) for row in wanted}
-    skipped = {place for _, place, _ in loaded.rejects}
-    found: dict[int, int] = {}
-    row = -2 if loaded.header else -1
-    with _opened(loaded.path) as stream:
-        place, start, start_line, inside = 0, 0, 1, False
-        for number, line in enumerate(stream, start=1):
-            if not inside:
-                start, start_line = place, number
-            place += len(line)
-            inside ^= line.count(b'"') % 2 == 1
-            if inside or start in skipped or (start == place - len(line) and not line.strip()):
-                continue
-            row += 1
-            if row in wanted:
-                found[row] = start_line
-                if len(found) == len(wanted):
-                    break
-    return found
-
-
-def line_at(path: Path, place: int) -> int:
-    """The line of a text file that begins at a byte."""
-    with _opened(path) as stream:
-        return int(stream.read(place).count(b"\n")) + 1
-
-
-def _skipping(line: int, rejected: Sequence[int]) -> int:
-    for bad in rejected:
-        line += bad <= line
-    return line
-
-
-def _ending(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    return next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), "")
-
-
-def _opened(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
-
-
-def _beginning(path: Path, encoding: str) -> str:
-    try:
-        with _opened(path) as stream:
-            raw = stream.read(_SAMPLE)
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path} cannot be unpacked ({error})") from None
-    line = (
-        raw
-        if encoding.lower().startswith("utf-16")
-        else re.split(rb"[\r\n]", raw.lstrip(b"\r\n"), maxsplit=1)[0] + b"\n"
-    )
-    return str(line.decode("utf-8-sig" if encoding == "utf-8" else encoding))
-
-
-def _check_unpacked(path: Path) -> None:
-    try:
-        with path.open("rb") as packed, gzip.open(packed, "rb") as stream:
-            size = 0
-            while size < 1 << 26 and (part := stream.read(1 << 20)):
-                size += len(part)
-                if size > 1 << 22 and size > MAX_UNPACKED * packed.tell():
-                    raise InputError(f"{path} unpacks to more than {MAX_UNPACKED} times its size, so it is not read")
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path} cannot be unpacked ({error})") from None
-
-
-def _is_lines(path: Path) -> bool:
-    """Whether the first line of a file is a JSON value of its own."""
-    with _opened(path) as stream:
-        first, rest = stream.readline(1 << 24), stream.readline(64)
-    try:
-        json.loads(first)
-    except ValueError:
-        return False
-    return bool(rest.strip())
-
-
 def _as_text(described: Sequence[tuple[Any, ...]]) -> str:
     """Every column of a described table as text; lists as JSON."""
     return ", ".join(
         f"CAST({f'to_json({quoted(name)})' if kind.endswith(']') else quoted(name)} AS VARCHAR) AS {quoted(name)}"
         for name, kind, *_ in described
     )
-
-
-def _write_lines(path: Path, target: Path) -> None:
-    """One JSON list, or one JSON object, as lines: its objects, or its entries as key and value."""
-    if path.stat().st_size > MAX_DOCUMENT:
-        raise InputError(
-            f"{path} is one JSON value of more than {MAX_DOCUMENT >> 20} MB: use one object per line (.jsonl)"
-        )
-    try:
-        with _opened(path) as stream:
-            content = json.loads(stream.read().decode("utf-8-sig"))
-    except (ValueError, OSError, EOFError, RecursionError) as error:
-        raise InputError(f"{path} is not readable JSON ({error})") from None
-    if not isinstance(content, list | dict):
-        raise InputError(f"{path} holds one value, but must hold a list of objects or an object")
-    rows = content if isinstance(content, list) else ({"key": k, "value": v} for k, v in content.items())
-    with target.open("w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def _plain(expression: str) -> str:

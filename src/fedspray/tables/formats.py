@@ -11,8 +11,9 @@ from fedspray.data.federation import Split
 from fedspray.data.graph import Graph
 from fedspray.data.reading import MASKS, read_graph_and_split
 from fedspray.errors import UNREADABLE, InputError, one_line
-from fedspray.tables.database import Database, check_file
+from fedspray.tables.database import Database
 from fedspray.tables.sources import Source
+from fedspray.tables.textfiles import check_file
 
 XML = {".graphml": "GraphML", ".gexf": "GEXF"}
 ARRAYS = (".npz", ".pt", ".pth")

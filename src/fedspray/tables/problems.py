@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from fedspray.display import count
 from fedspray.errors import InputError, printable
-from fedspray.tables.database import Database, Loaded, find_lines, line_at, literal
+from fedspray.tables.database import Database, literal
+from fedspray.tables.textfiles import Loaded, find_lines, line_at
 
 SHOWN = 5
 """Rows of each kind of problem that are shown."""

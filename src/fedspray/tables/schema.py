@@ -11,16 +11,17 @@ Paths are relative to the schema's folder. A ``{client}`` in a path stands for t
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fedspray.data.graph import repeated
 from fedspray.data.splits import SPLIT, SplitRule
 from fedspray.errors import InputError, MissingDataError, unknown
+from fedspray.tables import toml
 
 FORMAT = 1
 CLIENT = "{client}"
@@ -243,7 +244,7 @@ class Schema:
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{where} is not TOML: {error}") from None
-        _known(content, ("format", "name", "nodes", "edges", "split", "features"), where)
+        toml.check_known(content, ("format", "name", "nodes", "edges", "split", "features"), where)
         if content.get("format") != FORMAT:
             raise InputError(f"{where}: format is {content.get('format')!r}, but this version reads {FORMAT}")
         listed = content.get("features", [])
@@ -253,28 +254,27 @@ class Schema:
             _section(Feature, part, f"{where}, [[features]] number {number}")
             for number, part in enumerate(listed, start=1)
         )
-        exact = [column for feature in features for column in feature.columns if "*" not in column]
-        twice = next((column for column in exact if exact.count(column) > 1), None)
+        twice = repeated(column for feature in features for column in feature.columns if "*" not in column)
         if twice is not None:
             raise InputError(f"{where}: column {twice!r} is in two features, but must be in one")
         sections = {"nodes": Nodes, "edges": Edges, "split": SplitChoice}
         read = {key: _section(kind, content.get(key, {}), f"{where}, [{key}]") for key, kind in sections.items()}
-        return cls(**read, features=features, name=_text(content["name"], where) if "name" in content else None)
+        return cls(**read, features=features, name=toml.text(content["name"], where) if "name" in content else None)
 
     def to_toml(self, notes: Mapping[str, str] | None = None) -> str:
         """The text of a TOML file; ``notes`` are comments, by section or by a feature's title."""
         notes = notes or {}
-        lines = [f"format = {FORMAT}"] + ([f"name = {_toml(self.name)}"] if self.name else [])
+        lines = [f"format = {FORMAT}"] + ([f"name = {toml.toml(self.name)}"] if self.name else [])
         for key in ("nodes", "edges", "split"):
-            lines += ["", *_comment(notes.get(key)), f"[{key}]", *_lines(getattr(self, key))]
+            lines += ["", *toml.comment(notes.get(key)), f"[{key}]", *toml.lines_of(getattr(self, key))]
         for feature in self.features:
-            lines += ["", *_comment(notes.get(feature.title)), "[[features]]", *_lines(feature)]
+            lines += ["", *toml.comment(notes.get(feature.title)), "[[features]]", *toml.lines_of(feature)]
         return "\n".join(lines) + "\n"
 
 
 def natural(name: str) -> tuple[object, ...]:
     """Sorts w2 before w10."""
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name))
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,99})", name))
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def _section(kind: Any, content: object, where: str) -> Any:
     if not isinstance(content, dict):
         raise InputError(f"{where} is {content!r}, but must be a table")
     known = {f.name: f for f in fields(kind)}
-    _known(content, tuple(known), where)
+    toml.check_known(content, tuple(known), where)
     needed = ("columns", "kind") if kind is Feature else ()
     absent = next((key for key in needed if key not in content), None)
     if absent is not None:
@@ -301,119 +301,34 @@ def _section(kind: Any, content: object, where: str) -> Any:
 
 def _by_kind(content: Mapping[str, Any], key: str) -> Callable[[object, str], Any] | None:
     if key == "missing":
-        return lambda value, where: value if isinstance(value, str) else _number(value, where)
+        return lambda value, where: value if isinstance(value, str) else toml.number(value, where)
     if key == "vocabulary":
-        return _words
-    return _texts if key == "columns" else None
-
-
-def _known(content: Mapping[str, object], allowed: tuple[str, ...], where: str) -> None:
-    wrong = next((key for key in content if key not in allowed), None)
-    if wrong is not None:
-        raise InputError(f"{where}: {unknown('key', wrong, allowed)}")
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{where} is {value!r}, but must be text")
-    return value
-
-
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    """A text, or a list of texts; whole numbers and booleans stand for their text."""
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(isinstance(word, str | int) for word in listed):
-        raise InputError(f"{where} is {value!r}, but must be a list of texts")
-    return tuple(word if isinstance(word, str) else json.dumps(word) for word in listed)
-
-
-def _words(value: object, where: str) -> tuple[str, ...]:
-    """A list of texts, or the whole numbers from ``"0..9"``."""
-    if not isinstance(value, str):
-        return _texts(value, where)
-    found = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value)
-    if not found or not 0 <= int(found[2]) - int(found[1]) < 10_000_000:
-        raise InputError(f"{where} is {value!r}, but must be a list of texts or a range such as '0..9'")
-    return tuple(str(number) for number in range(int(found[1]), int(found[2]) + 1))
+        return toml.words
+    return toml.texts if key == "columns" else None
 
 
 def _paths(value: object, where: str) -> Files:
     return (
-        {name: _text(path, where) for name, path in value.items()} if isinstance(value, dict) else _texts(value, where)
+        {name: toml.text(path, where) for name, path in value.items()}
+        if isinstance(value, dict)
+        else toml.texts(value, where)
     )
 
 
-def _number(value: object, where: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < float("inf"):
-        raise InputError(f"{where} is {value!r}, but must be a finite number")
-    return float(value)
-
-
-def _whole(value: object, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InputError(f"{where} is {value!r}, but must be a whole number of 0 or more")
-    return value
-
-
-def _flag(value: object, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"{where} is {value!r}, but must be true or false")
-    return value
-
-
-def _moment(value: object, where: str) -> str:
-    return value.isoformat() if hasattr(value, "isoformat") else _text(value, where)
-
-
 _READERS: dict[str, Callable[[object, str], Any]] = {
-    **dict.fromkeys(("classes", "class_names", "missing", "structure"), _texts),
+    **dict.fromkeys(("classes", "class_names", "missing", "structure"), toml.texts),
     "files": _paths,
-    "until": _moment,
+    "until": toml.moment,
 }
 _READERS_BY_TYPE: dict[str, Callable[[object, str], Any]] = {
-    "str": _text,
-    "str | None": _moment,
-    "bool": _flag,
-    "bool | None": _flag,
-    "int": _whole,
-    "float | None": _number,
-    "tuple[str, ...]": _texts,
+    "str": toml.text,
+    "str | None": toml.moment,
+    "bool": toml.flag,
+    "bool | None": toml.flag,
+    "int": toml.whole,
+    "float | None": toml.number,
+    "tuple[str, ...]": toml.texts,
 }
-
-
-# ---- writing ------------------------------------------------------------------------------------
-
-
-def _lines(section: Any) -> Iterator[str]:
-    for f in fields(section):
-        value = getattr(section, f.name)
-        if value is not None and value != f.default:
-            span = _span(value) if f.name == "vocabulary" else None
-            yield f"{f.name} = {_toml(span or value)}"
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + " }"
-    if isinstance(value, tuple):
-        return _toml(value[0]) if len(value) == 1 and "*" in value[0] else f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
-
-
-def _span(words: tuple[str, ...]) -> str | None:
-    """``0..9`` for ten numbers in a row."""
-    if len(words) < 4 or not words[0].isdecimal():
-        return None
-    numbers = range(int(words[0]), int(words[0]) + len(words))
-    return f"{words[0]}..{words[-1]}" if words == tuple(map(str, numbers)) else None
-
-
-def _comment(text: str | None) -> list[str]:
-    return [f"# {line}" for line in text.splitlines()] if text else []
 
 
 def _listed(keys: tuple[str, ...]) -> str:

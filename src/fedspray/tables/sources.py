@@ -9,8 +9,9 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from fedspray.errors import InputError, MissingDataError, unknown
-from fedspray.tables.database import Database, Loaded, literal, quoted
+from fedspray.tables.database import Database, literal, quoted
 from fedspray.tables.schema import CLIENT, Files, Schema, Table
+from fedspray.tables.textfiles import Loaded
 
 _SAFE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
