@@ -131,10 +131,16 @@ def open_federation(output: Output, given: Given) -> Federation:
 
 
 def note_tidied(output: Output, federation: Federation) -> None:
-    """Says what was done to the edges of a user's own graph, if anything was."""
+    """Says what was done to the edges of a user's own graph, if anything was, and what would go wrong in silence."""
+    from fedspray.data.traps import find_traps
+    from fedspray.datasets import names
+
     tidied = federation.settings.get("tidied")
     if tidied:
         output.note(f"{federation.settings['dataset']}: {tidied}")
+    if federation.settings.get("dataset") not in names():  # those of the catalogue are known
+        for trap in find_traps(federation):
+            output.note(f"warning: {trap.sentence}")
 
 
 def _pair(flag: str, item: str) -> tuple[str, str]:

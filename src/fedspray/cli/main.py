@@ -28,9 +28,11 @@ INTERRUPTED = 130
 
 COMMANDS = (
     *("demo", "run", "report", "algorithms", "datasets", "inspect", "partition", "compare", "sweep", "tune", "plan"),
-    *("bench", "reproduce", "predict", "deploy", "site"),
+    *("bench", "reproduce", "import", "schema", "predict", "deploy", "site"),
 )
 """In the order of the help page. Each is a module of this package with a function, or an app, of its name."""
+_ELSEWHERE = {"import": "tables:import_files"}
+"""Except these: `import` is a word of Python's own."""
 
 EXAMPLES = (
     "fedspray run --dataset banks --rounds 50",
@@ -52,7 +54,7 @@ app.help_format, app.help_formatter = "plaintext", Page()
 app.version, app.version_flags = _version, ("--version",)
 app.default_parameter = Parameter(negative=(), allow_repeating=True)
 for each in COMMANDS:
-    app.command(f"fedspray.cli.{each}:{each}", name=each)
+    app.command(f"fedspray.cli.{_ELSEWHERE.get(each, f'{each}:{each}')}", name=each)
 
 
 @app.command(name="--debug", group=OPTIONS)

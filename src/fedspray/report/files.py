@@ -60,7 +60,7 @@ def write_predictions(
     node_names: Sequence[str] | None,
     class_names: Sequence[str] | None,
 ) -> None:
-    """Writes node, predicted class and the probability of every class, as CSV.
+    """Writes node, predicted class and the probability of every class, as CSV or Parquet.
 
     Args:
         path: where to.
@@ -74,7 +74,20 @@ def write_predictions(
     for i, row in enumerate(probabilities):
         name = i if node_names is None else node_names[i]
         writer.writerow([name, classes[int(row.argmax())], *(f"{value:.6f}" for value in row)])
-    write_file(path, text.getvalue())
+    content = text.getvalue()
+    write_file(path, _as_parquet(content) if path.suffix.lower() == ".parquet" else content)
+
+
+def _as_parquet(text: str) -> bytes:
+    """A table in CSV as Parquet: numbers as numbers, names as text."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = (Path(folder) / name for name in ("table.csv", "table.parquet"))
+        source.write_text(text, encoding="utf-8")
+        read = f"read_csv('{source}', header=true, types={{'node': 'VARCHAR', 'prediction': 'VARCHAR'}})"
+        duckdb.connect().execute(f"COPY (SELECT * FROM {read}) TO '{target}' (FORMAT parquet)")
+        return target.read_bytes()
 
 
 def _choices(suffixes: Sequence[str]) -> str:

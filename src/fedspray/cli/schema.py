@@ -1,0 +1,89 @@
+"""``fedspray schema``: agreeing on what the columns of tables mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.markup import escape
+
+from fedspray.cli.flags import AsJson, Count, argument, examples, flag, group
+from fedspray.cli.output import Output
+from fedspray.cli.tables import Memory, Nodes, progress
+
+schema = group("schema", "What the columns of your tables mean: compare schemas, agree on scales and vocabularies.")
+SchemaFile = Annotated[Path, argument("A schema.", "FILE.toml")]
+
+
+@schema.command
+def check(file: SchemaFile, /) -> None:
+    """Check a schema field by field."""
+    from fedspray.tables.schema import Schema
+
+    read = Schema.load(file)
+    Output().note(f"{file} is a schema with {len(read.features)} entries for features")
+
+
+@schema.command
+def diff(first: SchemaFile, second: SchemaFile, /, *, as_json: AsJson = False) -> None:
+    """Name everything on which two schemas disagree; what files and columns are called is each one's own."""
+    from fedspray.tables.diff import compare
+    from fedspray.tables.schema import Schema
+
+    output = Output(as_json)
+    found = compare(Schema.load(first), Schema.load(second))
+    for difference in found:
+        output.show(escape(difference.sentence))
+    if not found:
+        output.note("the same row becomes the same features and class under both")
+    output.result({"same": not found, "differences": [vars(difference) for difference in found]})
+
+
+@examples(
+    "fedspray schema count schema.toml --nodes customers.csv --site north --out north.json",
+)
+@schema.command
+def count(
+    file: SchemaFile,
+    /,
+    *,
+    nodes: Nodes = None,
+    site: Annotated[str, flag("This site's name.", "NAME")],
+    out: Annotated[Path, flag("The statistics, to read and then to send.", "FILE.json")],
+    minimum: Annotated[Count, flag("Rows that must share a value before it is told.", "N")] = 10,
+    memory: Memory = "512MB",
+) -> None:
+    """Add up this site's rows for scales and vocabularies that all sites share, and show all that would leave."""
+    from fedspray.tables.asking import write_new
+    from fedspray.tables.contribute import contribute
+    from fedspray.tables.schema import Schema
+
+    output = Output()
+    with progress(output) as told:
+        made = contribute(Schema.load(file), nodes, site, minimum=minimum, memory=memory, on_progress=told)
+    text = made.to_json()
+    write_new(out, text)
+    output.show(escape(text.rstrip()))
+    held = ", ".join(f"{number} of {title}" for title, number in made.withheld.items())
+    output.note(f"that is everything in {out}; kept back, with fewer than {minimum} rows: {held or 'nothing'}")
+    output.note(
+        f"if it may leave, keep a copy in your ledger and send it: fedspray schema merge {file} … --out agreed.toml"
+    )
+
+
+@schema.command
+def merge(
+    file: SchemaFile,
+    statistics: Annotated[list[Path], argument("What each site counted.", "FILE.json", many=True)],
+    /,
+    *,
+    out: Annotated[Path, flag("The schema with the scales, vocabularies and classes of all sites.", "FILE.toml")],
+) -> None:
+    """Fill a schema with what the sites counted together."""
+    from fedspray.tables.asking import write_new
+    from fedspray.tables.schema import Schema
+    from fedspray.tables.statistics import Contribution, merge
+
+    agreed = merge(Schema.load(file), [Contribution.load(each) for each in statistics])
+    write_new(out, agreed.to_toml())
+    Output().note(f"{out} has the scales and vocabularies of {len(statistics)} sites: each imports with it")
