@@ -29,8 +29,9 @@ demo: $(STAMP) ## Train FedAvg and FedSpray on PubMed (on `banks` where PubMed c
 test: $(STAMP) ## Run the fast tests
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not nightly"
 
-test-slow: $(STAMP) ## Run the slow tests, one at a time because some measure time and memory
-	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m "slow and not nightly"
+test-slow: $(STAMP) ## Run the slow tests; federations of real processes one at a time
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "slow and not nightly" --ignore=tests/integration
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m "slow and not nightly" tests/integration
 
 test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose processes are killed
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m nightly

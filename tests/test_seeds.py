@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspray.seeds import generator, stream_key, torch_generator
@@ -24,7 +24,6 @@ def test_streams_are_pinned() -> None:
     assert stream_key(0, "split", "client_00") == 0xA33DF14B87645D7D8CE8E4C26EE143CD
 
 
-@settings(deadline=None)
 @given(st.integers(0, 3), NAMES, st.integers(0, 3), NAMES)
 def test_other_names_are_other_streams(
     seed: int, names: list[str | int], other_seed: int, other_names: list[str | int]

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspray.data.graph import UNLABELLED, Cleaning, Graph
@@ -72,7 +72,6 @@ def test_classes_that_are_named_or_counted_may_be_empty() -> None:
     assert Graph.from_arrays(FEATURES, PATH, [0, 4711, 0], num_classes=5000).num_classes == 5000
 
 
-@settings(deadline=None)
 @given(arrays())
 def test_every_edge_is_there_once(given_arrays: dict[str, Any]) -> None:
     graph = Graph.from_arrays(**given_arrays)
@@ -80,7 +79,6 @@ def test_every_edge_is_there_once(given_arrays: dict[str, Any]) -> None:
     assert [tuple(edge) for edge in graph.edges.T.tolist()] == expected
 
 
-@settings(deadline=None)
 @given(arrays())
 def test_from_arrays_is_idempotent(given_arrays: dict[str, Any]) -> None:
     graph = Graph.from_arrays(**given_arrays)
@@ -89,7 +87,6 @@ def test_from_arrays_is_idempotent(given_arrays: dict[str, Any]) -> None:
     assert again.cleaning == Cleaning()
 
 
-@settings(deadline=None)
 @given(arrays(), st.randoms(use_true_random=False))
 def test_order_and_direction_of_edges_do_not_matter(given_arrays: dict[str, Any], random: Any) -> None:
     pairs = [pair if random.random() < 0.5 else pair[::-1] for pair in given_arrays["edges"].T.tolist()]
@@ -105,7 +102,6 @@ def test_sparse_input_is_not_changed() -> None:
     assert graph.dense_features().tolist() == [[2, 1]]
 
 
-@settings(deadline=None)
 @given(arrays(), st.data())
 def test_subgraph_keeps_exactly_the_inner_edges(given_arrays: dict[str, Any], data: st.DataObject) -> None:
     graph = Graph.from_arrays(**given_arrays)
@@ -203,7 +199,6 @@ def test_the_constructor_takes_canonical_edges_only(edges: list[list[int]]) -> N
 # ---- round trips --------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(given_arrays=arrays())
 def test_npz_round_trip(given_arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("npz")
@@ -230,7 +225,6 @@ def test_npz_of_others_needs_edges_only(tmp_path: Path) -> None:
     assert graph.labels.tolist() == [1, 0, 1]
 
 
-@settings(deadline=None)
 @given(arrays())
 def test_pyg_round_trip(given_arrays: dict[str, Any]) -> None:
     graph = Graph.from_arrays(**given_arrays)
@@ -287,7 +281,6 @@ def test_pyg_data_without_edges_is_refused() -> None:
         Graph.from_pyg(Data())
 
 
-@settings(deadline=None)
 @given(arrays())
 def test_networkx_round_trip(given_arrays: dict[str, Any]) -> None:
     graph = Graph.from_arrays(**given_arrays)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspray.data.federation import Federation
@@ -18,7 +18,6 @@ def labelled_graph(labels: list[int]) -> Graph:
     return Graph.from_arrays(np.ones((len(labels), 1)), np.zeros((2, 0)), labels, num_classes=2)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.sampled_from(["10/10/80", "60/20/20", "80/0/20", "33.3/33.3/33.4", "100/0/0"]))
 def test_other_shares(num_nodes: int, text: str) -> None:
     graph = labelled_graph([0] * num_nodes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspray.data.federation import Federation
@@ -34,7 +34,6 @@ def test_neighbours_without_a_label_are_not_counted() -> None:
     assert node_homophily(graph) == pytest.approx([1, 1, math.nan, math.nan], nan_ok=True)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(UNLABELLED, 2), min_size=1, max_size=9),
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30),

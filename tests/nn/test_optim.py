@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from toys import ragged_federation, stack
 
 from fedspray.algorithms.base import supervised_loss
@@ -100,3 +103,30 @@ def test_a_forgotten_memory_is_an_empty_one() -> None:
     kept, forgotten = (tree.flatten(state) for state in (empty, steps.result()[1].forgotten()))
     assert kept.keys() == forgotten.keys()
     assert all(torch.equal(kept[name], forgotten[name]) for name in kept)
+
+
+def test_every_client_takes_torchs_own_steps() -> None:
+    """Two clients with losses of their own, over two rounds: the memory goes along."""
+    draw = torch.Generator().manual_seed(0)
+    start = {"weight": torch.randn(2, 3, 4, dtype=torch.float64, generator=draw)}
+    goals = torch.randn(2, 3, 4, dtype=torch.float64, generator=draw)
+    settings: dict[str, Any] = {"lr": 0.05, "weight_decay": 0.1, "eps": 1e-3}
+
+    def losses(weight: Tensor, goal: Tensor) -> Tensor:
+        return ((weight - goal) ** 4).flatten(1).sum(dim=1)
+
+    params, state = start, AdamState.zeros(start, 2)
+    for steps in (3, 2):
+        ours = Adam(params, state, **settings)
+        for _ in range(steps):
+            ours.step(losses(ours.params["weight"], goals))
+        params, state = ours.result()
+    for k in range(2):
+        alone = start["weight"][k].clone().requires_grad_()
+        theirs = torch.optim.Adam([alone], **settings)
+        for _ in range(5):
+            theirs.zero_grad()
+            losses(alone[None], goals[k][None]).sum().backward()  # type: ignore[no-untyped-call]
+            theirs.step()
+        torch.testing.assert_close(params["weight"][k], alone.detach(), rtol=0, atol=1e-12)
+    assert not torch.equal(params["weight"], start["weight"])

@@ -56,7 +56,7 @@ def test_folder_is_the_registry() -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graph=graphs(), num_clients=st.integers(1, 5), seed=st.integers(0, 1_000))
 def test_disjoint_in_range_sorted_and_seed_stable(
     make: Callable[[int], Partitioner], graph: Graph, num_clients: int, seed: int
@@ -80,7 +80,7 @@ def test_disjoint_in_range_sorted_and_seed_stable(
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(graph=graphs(), shuffle=st.randoms(use_true_random=False))
 def test_order_and_direction_of_edges_do_not_matter(
     make: Callable[[int], Partitioner], graph: Graph, shuffle: random.Random
@@ -95,7 +95,7 @@ def test_order_and_direction_of_edges_do_not_matter(
 
 
 @pytest.mark.parametrize("make", [Louvain, Metis])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(order=st.permutations(range(15)))
 def test_numbering_of_nodes_does_not_matter(make: Callable[[int], Partitioner], order: list[int]) -> None:
     names = np.array(order)
@@ -104,7 +104,7 @@ def test_numbering_of_nodes_does_not_matter(make: Callable[[int], Partitioner], 
     assert {frozenset(part.tolist()) for part in parts.values()} == expected
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(order=st.permutations(range(15)), seed=st.integers(0, 100))
 def test_label_skew_counts_do_not_depend_on_the_numbering(order: list[int], seed: int) -> None:
     def counts(graph: Graph) -> list[list[int]]:

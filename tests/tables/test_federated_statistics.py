@@ -94,7 +94,7 @@ def test_a_category_with_too_few_holders_never_leaves(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20), min_size=1, max_size=4), st.floats(-1e9, 1e9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_moments_add_up_whatever_the_mean(parts: list[list[float]], shift: float) -> None:
     arrays = [np.array(part) + shift for part in parts]
     added = sum((Moments.of(array) for array in arrays), Moments())

@@ -70,7 +70,7 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="*"), min_size=1
     st.floats(allow_nan=False, allow_infinity=False),
     st.lists(words, unique=True, max_size=6),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_text_and_number_survives(columns: list[str], mean: float, vocabulary: list[str]) -> None:
     schema = Schema(
         nodes=Nodes(id=columns[0], missing=tuple(vocabulary)),
