@@ -21,7 +21,7 @@ _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
 _EXPERIMENT = _DATA | {"datasets", "partitioners", "experiment"}
 _ALGORITHMS = _NN | {"messages", "backbones", "algorithms"}
-_ENGINE = _ALGORITHMS | {"evaluation", "experiment", "engine"}
+_ENGINE = _ALGORITHMS | {"evaluation", "experiment", "links", "engine"}
 _FEDERATE = _EXPERIMENT | {"federate"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "messages": _NN | {"messages"},
     "backbones": _NN | {"backbones"},
     "algorithms": _ALGORITHMS,
+    "links": _EXPERIMENT | _NN | {"messages", "backbones", "links"},
     "evaluation": _NN | {"evaluation"},
     "engine": _ENGINE,
     "objects": _ALGORITHMS | {"objects"},
@@ -55,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 ANYTHING = {"api", "cli", "progress", TOP}
 
-PLUGIN_LAYERS = {"datasets", "partitioners", "backbones", "algorithms"}
+PLUGIN_LAYERS = {"datasets", "partitioners", "backbones", "algorithms", "links"}
 
 _ALGORITHM = "fedspray.algorithms"
 _VARIANT = "the same method with one setting changed"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedspray import algorithms as algorithms
     from fedspray import backbones as backbones
     from fedspray import datasets as datasets
+    from fedspray import links as links
     from fedspray import messages as messages
     from fedspray import testing as testing
     from fedspray.algorithms.apfl import APFL as APFL
@@ -76,6 +77,9 @@ if TYPE_CHECKING:
     from fedspray.errors import MissingDataError as MissingDataError
     from fedspray.errors import RunStopped as RunStopped
     from fedspray.federate import build_federation as build_federation
+    from fedspray.links.base import Link as Link
+    from fedspray.links.base import Memory as Memory
+    from fedspray.links.base import Trip as Trip
     from fedspray.nn import ops as ops
     from fedspray.nn.optim import SGD as SGD
     from fedspray.nn.optim import Adam as Adam
@@ -141,6 +145,7 @@ _HOMES = {
     "fedspray.datasets.twitch": ("Twitch",),
     "fedspray.errors": ("InputError", "MissingDataError", "RunStopped"),
     "fedspray.federate": ("build_federation",),
+    "fedspray.links.base": ("Link", "Memory", "Trip"),
     "fedspray.nn.optim": ("SGD", "Adam", "AdamState"),
     "fedspray.nn.tree": ("Message", "Params", "expand", "part_of", "prefixed", "training_only"),
     "fedspray.partitioners.base": ("Partitioner", "name_parts"),
@@ -160,6 +165,7 @@ _MODULES = {
     "algorithms": "fedspray.algorithms",
     "backbones": "fedspray.backbones",
     "datasets": "fedspray.datasets",
+    "links": "fedspray.links",
     "messages": "fedspray.messages",
     "ops": "fedspray.nn.ops",
     "testing": "fedspray.testing",

@@ -159,9 +159,16 @@ class RunSettings:
     )
     dtype: str = knob(DTYPES[0], "Of weights and messages: float32 or float64.", metavar="TYPE", choices=DTYPES)
     device: str = knob("cpu", "Where clients are trained: cpu, cuda, cuda:NUMBER, mps, or auto.", metavar="NAME")
+    link: tuple[str, ...] = knob(
+        (),
+        "What messages pass between clients and server, with its settings ('noise sigma=0.1'): see `fedspray links`.",
+        metavar="'NAME SETTING=VALUE …'",
+        neutral=(),
+    )
 
     def __post_init__(self) -> None:
         check(self)
+        object.__setattr__(self, "link", tuple(self.link))  # JSON has lists
         if not self.seeds:
             raise InputError("seeds is empty, but at least one seed is needed")
         for seed in self.seeds:
@@ -253,6 +260,11 @@ class Knob:
         return self.kind == _TABLE
 
     @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times."""
+        return self.kind == _LIST
+
+    @property
     def type(self) -> Any:
         """As an annotation."""
         return reduce(or_, (_TYPES[part.strip()] for part in self.kind.split("|")))
@@ -263,17 +275,23 @@ class Knob:
             if not isinstance(value, Mapping):
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a table of names and values")
             return dict(value)
+        if self.is_list:
+            if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+                raise InputError(f"{where}{self.name} is {value!r}, but must be a list of texts")
+            return tuple(value)
         found = parse(self.name, value, self.kind)
         _refuse_outside(self.name, found, vars(self))
         return found
 
 
 _TABLE = "Mapping[str, str]"
+_LIST = "tuple[str, ...]"
 _TYPES: dict[str, Any] = {
     **{each.__name__: each for each in (int, float, str, bool)},
     "None": None,
     "Path": str,
     _TABLE: dict[str, str],
+    _LIST: list[str],
 }
 
 

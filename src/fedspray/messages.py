@@ -89,7 +89,7 @@ def each(text: str, reason: str, kind: Kind = NUMBERS) -> Key:
 def key_of(declared: Declared, name: str) -> Key:
     """What is declared for a key; of several prefixes, the longest counts."""
     patterns = [p for p in declared if p == name or (p.endswith(".*") and name.startswith(p.removesuffix("*")))]
-    found = declared[max(patterns, key=len)]
+    found = declared[max(patterns, key=len)] if patterns else "not declared"
     return each(found, "the algorithm does not say how it is combined") if isinstance(found, str) else found
 
 

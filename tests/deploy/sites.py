@@ -11,7 +11,6 @@ from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.board import Board
 from fedspray.deploy.door import Door
-from fedspray.deploy.forms import Forms
 from fedspray.deploy.host import Quorum, RemoteHost
 from fedspray.deploy.site import Site
 from fedspray.deploy.wire import Ask, Reply, freeze, thaw
@@ -76,9 +75,9 @@ class Sites:
         board = Board(self.folder / "run", "job")
 
         def open_host(seed: int, blocks: Blocks | None) -> Host:
-            forms = Forms.of(self.agreement.algorithms[0], roster.task, run.dtype)
-            self._most_bytes = forms.most_bytes("uplink", "counts", "detail")
-            return RemoteHost(roster, run.rounds, seed, self, forms)
+            host = RemoteHost.of(self.agreement, seed, self)
+            self._most_bytes = host.largest
+            return host
 
         try:
             result = conduct(roster, run, self.folder / "run", open_host, checkpoint_every=1, callbacks=[board])

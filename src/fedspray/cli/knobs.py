@@ -36,19 +36,19 @@ def flags_of(chosen: Iterable[Knob], *, lists: Collection[str] = (), required: C
     kinds = {}
     for knob in chosen:
         many: bool = knob.name in lists
-        kind = list[str] if many or knob.is_table else bool if knob.kind == "bool" else str
+        kind = list[str] if many or knob.is_table or knob.is_list else bool if knob.kind == "bool" else str
         kinds[knob.name] = Annotated[Required[kind] if knob.name in required else kind, _described(knob, many)]
     return Annotated[TypedDict("Flags", kinds, total=False), Parameter(name="*")]  # type: ignore[operator]
 
 
 def _described(knob: Knob, many: bool) -> Parameter:
-    text = f"{knob.help.removesuffix('.')}; repeatable." if many or knob.is_table else knob.help
+    text = f"{knob.help.removesuffix('.')}; repeatable." if many or knob.is_table or knob.is_list else knob.help
     return flag(text, knob.metavar, box=knob.part, default=usual(knob), complete=_COMPLETE.get(knob.name))
 
 
 def usual(knob: Knob) -> str | None:
     """What holds if it is not given, in words."""
-    if knob.usual is not None or knob.default is None or knob.kind == "bool" or knob.is_table:
+    if knob.usual is not None or knob.default in (None, ()) or knob.kind == "bool" or knob.is_table:
         return knob.usual
     return str(knob.default)
 
@@ -99,8 +99,10 @@ def values(given: Given | None) -> Given:
         knob = knobs()[name]
         if knob.is_table:
             found[name] = dict(_pair(knob.flag, item) for item in value)
+        elif isinstance(value, list) and not knob.is_list:
+            found[name] = [knob.read(each) for each in value]
         else:
-            found[name] = [knob.read(each) for each in value] if isinstance(value, list) else knob.read(value)
+            found[name] = knob.read(value)
     return found
 
 

@@ -27,8 +27,8 @@ STOPPED = 3
 INTERRUPTED = 130
 
 COMMANDS = (
-    *("demo", "run", "report", "algorithms", "datasets", "inspect", "partition", "compare", "sweep", "tune", "plan"),
-    *("bench", "reproduce", "import", "schema", "predict", "deploy", "site"),
+    *("demo", "run", "report", "algorithms", "links", "datasets", "inspect", "partition", "compare", "sweep", "tune"),
+    *("plan", "bench", "reproduce", "import", "schema", "predict", "deploy", "site"),
 )
 """In the order of the help page. Each is a module of this package with a function, or an app, of its name."""
 _ELSEWHERE = {"import": "tables:import_files"}

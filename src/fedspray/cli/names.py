@@ -17,6 +17,13 @@ def algorithm_names() -> list[str]:
     return list(plugins.names("fedspray.algorithms"))
 
 
+def link_names() -> list[str]:
+    """What ``--link`` begins with."""
+    from fedspray import plugins
+
+    return list(plugins.names("fedspray.links"))
+
+
 def partitioner_names() -> list[str]:
     """What ``--partitioner`` takes."""
     from fedspray import plugins

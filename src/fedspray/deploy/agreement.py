@@ -67,9 +67,10 @@ class Agreement:
         scope = SplitRule.of(self.roster.settings).split_scope
         if not self.settings.keep_split and scope != "client":
             raise InputError(f"split-scope is {scope!r}, but a site can only draw its own split: keep the splits")
-        for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
+        settings, stations = self.settings, [text.split()[0] for text in self.settings.link]
+        for name in (settings.algorithm, settings.backbone, *settings.backbone_of.values(), *stations):
             if ":" in name:
-                raise InputError(f"{name!r} is code from outside, but sites run built-in algorithms and backbones only")
+                raise InputError(f"{name!r} is code from outside, but sites run what is built in only")
         _ = self.algorithms
 
     @classmethod
@@ -95,13 +96,19 @@ class Agreement:
     def largest_message(self) -> int:
         """Bytes of the largest message of the run, either way; what is larger is refused unread."""
         dtype = self.resolved.dtype
-        forms = [Forms.of(each, self.roster.task, dtype) for each in dict.fromkeys(self.algorithms)]
+        forms = [
+            Forms.of(each, self.roster.task, dtype, links=bool(self.settings.link))
+            for each in dict.fromkeys(self.algorithms)
+        ]
         parts = (("downlink",), ("uplink", "counts", "detail"))
         return max(form.most_bytes(*part) for form in forms for part in parts)
 
     def leaves(self) -> dict[str, str]:
         """What sites send in each round, key by key, and what the server makes of it."""
-        return {pattern: key.told for pattern, key in fates(self.resolved.algorithm.uplink).items()}
+        keys = {pattern: key.told for pattern, key in fates(self.resolved.algorithm.uplink).items()}
+        stations = zip(self.settings.link, self.resolved.links, strict=True)
+        passed = {f"link {text}": "; it reveals ".join(filter(None, (x.summary, x.reveals))) for text, x in stations}
+        return keys | passed
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON values."""
@@ -117,7 +124,7 @@ class Agreement:
             "class_names": None if task.class_names is None else list(task.class_names),
             **({} if task.feature_names is None else {"feature_names": list(task.feature_names)}),
             "data": dict(roster.settings),
-            "run": {**asdict(self.settings), "seeds": list(self.settings.seeds)},
+            "run": {**asdict(self.settings), "seeds": list(self.settings.seeds), "link": list(self.settings.link)},
             "largest_message": self.largest_message,
             "leaves": self.leaves(),
             **({} if self.code is None else {"code": dict(self.code)}),
@@ -234,6 +241,7 @@ _FITS: dict[str, _Kind] = {
     "float": ("a number", lambda value: isinstance(value, int | float), True),
     "Mapping[str, Any]": ("an object", _is_object, True),
     "Mapping[str, str]": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
+    "tuple[str, ...]": ("a list of texts", _is_texts, True),
     "tuple[int, ...]": ("a list of whole numbers", lambda value: isinstance(value, list), False),
 }
 

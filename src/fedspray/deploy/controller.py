@@ -19,7 +19,6 @@ from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.deploy.answers import TASK, UNREADABLE
 from fedspray.deploy.board import Board
-from fedspray.deploy.forms import Forms
 from fedspray.deploy.host import Quorum, RemoteHost
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.server import Server
@@ -107,9 +106,9 @@ class RunController(Controller):  # type: ignore[misc]
 
             def open_host(seed: int, blocks: Blocks | None) -> Host:
                 self._board.show(seed=seed, state="running")
-                forms = Forms.of(agreement.algorithms[0], roster.task, run.dtype)
-                self._largest = forms.most_bytes("uplink", "counts", "detail")
-                return RemoteHost(roster, run.rounds, seed, self, forms)
+                host = RemoteHost.of(agreement, seed, self)
+                self._largest = host.largest
+                return host
 
             conduct(roster, run, folder, open_host, checkpoint_every=1, callbacks=[self._board])
             self._board.finish()

@@ -47,10 +47,12 @@ class Forms:
     """Of the report at the end."""
     declared: Declared
     """What the algorithm says of the keys of its uplink."""
+    links: bool = False
+    """Whether links change messages on their way: the forms are of what comes out at the end."""
 
     @classmethod
     @lru_cache(maxsize=64)
-    def of(cls, algorithm: Algorithm[Any, Any], task: Task, dtype: torch.dtype) -> Forms:
+    def of(cls, algorithm: Algorithm[Any, Any], task: Task, dtype: torch.dtype, *, links: bool = False) -> Forms:
         """Plays a round and the report with a client of two nodes."""
         batch, homophily = _two_nodes(task, dtype)
         server = start(algorithm, task, 0, dtype).server
@@ -58,7 +60,7 @@ class Forms:
         worker = Worker(algorithm, task, batch, homophily, 0)
         uplink, counts = worker.handle(Request(1), downlink)
         _, detail = worker.handle(Request(2, train=False, evaluate=False, best_round=0, detail=True), {})
-        return cls(form_of(downlink), form_of(uplink), form_of(counts), form_of(detail), algorithm.uplink)
+        return cls(form_of(downlink), form_of(uplink), form_of(counts), form_of(detail), algorithm.uplink, links)
 
     def most_bytes(self, *parts: str) -> int:
         """What a message of these parts takes at most, frozen."""
@@ -66,7 +68,7 @@ class Forms:
         for name, dtype, shape in (row for part in parts for row in getattr(self, part)):
             itemsize: int = getattr(torch, dtype.removeprefix("torch.")).itemsize
             total += HEAD_BYTES + len(name) + itemsize * math.prod(shape)
-        return total
+        return 4 * total if self.links else total  # a link may send indices beside numbers, and further keys
 
 
 def form_of(message: Message) -> Form:

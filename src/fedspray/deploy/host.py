@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 from fedspray.data.federation import Roster
+from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.forms import Forms, contradiction, difference, fault_of_counts, fault_of_uplink, form_of
 from fedspray.deploy.wire import Ask, Reply
+from fedspray.engine.crossing import ServerEnd, trip_of
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request
 from fedspray.experiment import RoundSettings
 from fedspray.messages import not_finite
+from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs.models import PersonalModel
 
@@ -59,14 +62,34 @@ class RemoteHost:
         seed: of the run.
         courier: reaches the sites.
         forms: what their messages must look like.
+        links: the server's halves of what messages pass, if there is anything.
     """
 
-    def __init__(self, roster: Roster, rounds: RoundSettings, seed: int, courier: Courier, forms: Forms) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        rounds: RoundSettings,
+        seed: int,
+        courier: Courier,
+        forms: Forms,
+        links: ServerEnd | None = None,
+    ) -> None:
         self.client_ids, self.client_names = tuple(range(roster.num_clients)), roster.clients
         self._task, self._forms = roster.task, forms
         self._rounds, self._seed, self._courier = rounds, seed, courier
         self._heard = [0] * roster.num_clients
         self._digests: dict[str, str] = {}
+        self._links = links
+        self.largest = forms.most_bytes("uplink", "counts", "detail")
+        """Bytes of the largest answer that is read at all."""
+
+    @classmethod
+    def of(cls, agreement: Agreement, seed: int, courier: Courier) -> RemoteHost:
+        """For a seed of what was agreed on."""
+        roster, run = agreement.roster, agreement.resolved
+        forms = Forms.of(agreement.algorithms[0], roster.task, run.dtype, links=bool(run.links))
+        links = ServerEnd(run.links, trip_of(run.algorithm, roster.task, seed, run.dtype)) if run.links else None
+        return cls(roster, run.rounds, seed, courier, forms, links)
 
     @property
     def blocks(self) -> Blocks:
@@ -85,14 +108,15 @@ class RemoteHost:
         asks = {}
         for k in self.client_ids:
             asked = replace(request, train=request.train and k in train_ids, from_round=self._heard[k])
-            asks[self.client_names[k]] = Ask(
-                self._seed, asked, {name: value[k : k + 1] for name, value in downlink.items()}
-            )
+            row = {name: value[k : k + 1] for name, value in downlink.items()}
+            if self._links is not None and row:
+                row = self._links.send(row, k, request.round_index)
+            asks[self.client_names[k]] = Ask(self._seed, asked, row)
         replies: dict[int, Reply] = {}
         failures: dict[int, str] = {}
         delivered = self._courier.deliver(asks, self._quorum(request, train_ids))
         for k in self.client_ids:
-            reply = delivered[self.client_names[k]]
+            reply = self._opened(delivered[self.client_names[k]], k, request)
             if isinstance(reply, str):
                 failures[k] = reply
             elif reply.error is not None:
@@ -107,17 +131,36 @@ class RemoteHost:
                 self._digests[self.client_names[k]] = reply.model
         uplinks = {k: reply.uplink for k, reply in replies.items() if reply.trained}
         counts = {k: reply.counts for k, reply in replies.items() if reply.counts}
-        return Answers(
-            _stacked(uplinks), tuple(uplinks), _stacked(counts), tuple(counts), dict(sorted(failures.items()))
-        )
+        travelled: dict[str, tuple[int, ...]] = {}
+        if self._links is not None:
+            sent = {k: delivered[self.client_names[k]] for k in uplinks}
+            travelled = {
+                "bytes_down": tuple(tree.num_bytes(asks[name].message) for name in self.client_names),
+                "bytes_up": tuple(tree.num_bytes(reply.uplink) for reply in sent.values() if isinstance(reply, Reply)),
+            }
+        failed = dict(sorted(failures.items()))
+        return Answers(_stacked(uplinks), tuple(uplinks), _stacked(counts), tuple(counts), failed, **travelled)
+
+    def _opened(self, reply: Reply | str, client_id: int, request: Request) -> Reply | str:
+        """An answer as the algorithm's, or why it cannot be read."""
+        if self._links is None or isinstance(reply, str) or not reply.uplink:
+            return reply
+        try:
+            uplink = self._links.receive(reply.uplink, client_id, request.round_index)
+        except Exception as error:  # whatever a site sends
+            return f"its uplink cannot be opened ({type(error).__name__})"
+        return replace(reply, uplink=uplink)
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """The last round that was heard of each site; all else is at the sites."""
-        return {"heard": torch.tensor(self._heard)}
+        """The last round that was heard of each site, and what links remember; all else is at the sites."""
+        links = {} if self._links is None else tree.prefixed("links", self._links.tensors())
+        return {"heard": torch.tensor(self._heard), **links}
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Goes back to what `tensors` held."""
         self._heard = tensors["heard"].tolist()
+        if self._links is not None:
+            self._links.load(tree.part_of(tensors, "links"))
 
     def models(self) -> Mapping[str, PersonalModel]:
         """None: they stay at their sites."""

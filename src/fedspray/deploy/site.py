@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +29,11 @@ from fedspray.deploy.agreement import Agreement, Refused, check_name
 from fedspray.deploy.forms import Form, Forms, difference, form_of
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.wire import Ask, Reply
+from fedspray.engine.crossing import ClientEnd, columns_in_use, trip_of
 from fedspray.engine.worker import Worker
 from fedspray.errors import InputError, MissingDataError
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
 from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
 
@@ -143,7 +146,9 @@ class SiteRun:
         self._worker: Worker | None = None
         self._data = ""
         self._algorithm = own.algorithms[self._id]
-        forms = Forms.of(self._algorithm, own.roster.task, own.resolved.dtype)
+        self._links: ClientEnd | None = None
+        links = bool(own.resolved.links)
+        forms = Forms.of(self._algorithm, own.roster.task, own.resolved.dtype, links=links)
         self._downlink: Form = forms.downlink
         self.leaves = own.leaves()
         """What the server makes of each key that this site sends."""
@@ -154,13 +159,26 @@ class SiteRun:
         """Does what is asked and remembers it; refuses what is not part of the agreed run."""
         self._check(ask)
         worker = self._worker_for(ask.seed)
-        wanted = () if ask.request.detail else self._downlink
-        if form_of(ask.message) != wanted:
-            raise Refused(f"the message is not the algorithm's: {difference(form_of(ask.message), wanted)}")
-        uplink, counts = worker.handle(ask.request, ask.message)
+        request, message = ask.request, ask.message
+        if self._links is not None and not request.detail:
+            message = self._received(message, request.round_index)
+        wanted = () if request.detail else self._downlink
+        if form_of(message) != wanted:
+            raise Refused(f"the message is not the algorithm's: {difference(form_of(message), wanted)}")
+        uplink, counts = worker.handle(request, message)
+        if self._links is not None and uplink:
+            last_known = request.round_index - 1 if request.from_round is None else request.from_round
+            uplink = self._links.send(uplink, request.round_index, last_known)
         self._remember(ask.seed, worker)
         model = self._keep_model(ask.seed, worker) if ask.request.detail else None
         return Reply(uplink, counts, trained=ask.request.train, model=model)
+
+    def _received(self, message: Message, round_index: int) -> Message:
+        assert self._links is not None
+        try:
+            return self._links.receive(message, round_index)
+        except Exception as error:  # whatever the server sends
+            raise Refused(f"the message cannot be opened ({type(error).__name__})") from error
 
     def close(self) -> None:
         """Lets another process go on."""
@@ -194,8 +212,15 @@ class SiteRun:
                 f"the data of {self._site.name} are not those that {self._run} began with: "
                 "put these back, or begin a new run"
             )
+        run = self._agreement.resolved
+        if run.links:
+            trip = trip_of(self._algorithm, self._agreement.roster.task, seed, run.dtype)
+            own = replace(trip, client_id=self._id, columns=columns_in_use(batch)[0])
+            self._links = ClientEnd(run.links, own)
         if stored:
             worker.recall({meta["round"]: tensors for tensors, meta in stored})
+            if self._links is not None:
+                self._links.recall({meta["round"]: tree.part_of(tensors, "links") for tensors, meta in stored})
         self._worker, self._seed, self._data = worker, seed, data
         return worker
 
@@ -210,7 +235,9 @@ class SiteRun:
         wanted = {round_index: folder / f"memory-{round_index}.safetensors" for round_index in worker.rounds}
         for round_index, file in wanted.items():
             if round_index == worker.rounds[-1] or not file.exists():
-                store.write_tensors(file, worker.tensors(round_index), {"round": round_index, "data": self._data})
+                links = {} if self._links is None else tree.prefixed("links", self._links.tensors(round_index))
+                meta = {"round": round_index, "data": self._data}
+                store.write_tensors(file, worker.tensors(round_index) | links, meta)
         for file in set(folder.glob("memory-*.safetensors")) - set(wanted.values()):
             file.unlink()
 

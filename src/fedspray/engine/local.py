@@ -21,6 +21,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation
 from fedspray.data.statistics import node_homophily
+from fedspray.engine.crossing import Chain, Crossing, columns_in_use, trip_of
 from fedspray.engine.device import CPU, free_memory, nodes_that_fit
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
@@ -42,6 +43,7 @@ class LocalEngine:
         dtype: of all data and weights.
         threads: shared out among the blocks; what is left over goes into each block's products.
         device: where the workers train.
+        links: what messages pass between clients and server.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LocalEngine:
         dtype: torch.dtype = torch.float32,
         threads: int = 1,
         device: torch.device = CPU,
+        links: Chain = (),
     ) -> None:
         self.client_ids = tuple(range(federation.num_clients))
         self.client_names = tuple(client.name for client in federation.clients)
@@ -66,6 +69,11 @@ class LocalEngine:
         for ids in blocks or choose_blocks(federation, algorithms, at_once=threads, most=most):
             batch, homophily = self._batch(ids), self._stacked_homophily(ids)
             self._workers.append(Worker(algorithms[ids[0]], federation.task, batch, homophily, seed, device))
+        self._crossing = None
+        if links:
+            used = [zip(w.batch.client_ids, columns_in_use(w.batch), strict=True) for w in self._workers]
+            trip = trip_of(algorithms[0], federation.task, seed, dtype)
+            self._crossing = Crossing(links, trip, dict(pair for pairs in used for pair in pairs))
         at_once = min(threads, len(self._workers))
         torch.set_num_threads(threads // at_once)
         self._pool = ThreadPoolExecutor(at_once) if at_once > 1 else None
@@ -85,6 +93,14 @@ class LocalEngine:
             downlink: [K, …].
             train_ids: who trains in this round.
         """
+        if self._crossing is None or not downlink:
+            return self._exchange(request, downlink, train_ids)
+        arrived, down = self._crossing.down(downlink, request.round_index)
+        answers = self._exchange(request, arrived, train_ids)
+        uplink, up = self._crossing.up(answers.uplink, answers.trained, request.round_index)
+        return replace(answers, uplink=uplink, bytes_down=down, bytes_up=up)
+
+    def _exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         answers: list[tuple[tuple[int, ...], bool, Message, Message]] = []
         failures: dict[int, str] = {}
         queue = list(self._workers)
@@ -123,12 +139,16 @@ class LocalEngine:
         flat: dict[str, Tensor] = {}
         for index, worker in enumerate(self._workers):
             flat |= tree.prefixed(f"worker{index}", worker.tensors(round_index))
+        if self._crossing is not None:
+            flat |= tree.prefixed("links", self._crossing.tensors(round_index))
         return flat
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Goes back to what `tensors` held; the blocks must be the same."""
         for index, worker in enumerate(self._workers):
             worker.load(tree.part_of(tensors, f"worker{index}"), round_index)
+        if self._crossing is not None:
+            self._crossing.load(tree.part_of(tensors, "links"), round_index)
 
     def _ask(
         self, workers: Sequence[Worker], request: Request, downlink: Message, train_ids: Set[int]

@@ -39,6 +39,10 @@ class Answers:
     evaluated: tuple[int, ...]
     failures: dict[int, str] = field(default_factory=dict)
     """Clients that did not answer, and why."""
+    bytes_down: tuple[int, ...] | None = None
+    """What travelled to each client, if links changed it; None: the messages themselves."""
+    bytes_up: tuple[int, ...] | None = None
+    """The same for each of `trained`."""
 
 
 class Engine(Protocol):
@@ -110,15 +114,16 @@ def run_rounds(
         _check_enough(engine, answers, chosen, settings, round_index)
         combined = combine(algorithm.uplink, answers.uplink)
         server = algorithm.server_update(progress.server, combined, answers.trained)
+        down, up = _travelled(engine, downlink, answers)
         pending = {
             "round": round_index,
             "trained": list(answers.trained),
             "failed": _failures(engine, answers),
-            "bytes_down": tree.num_bytes(downlink),
-            "bytes_up": tree.num_bytes(answers.uplink),
+            "bytes_down": sum(down),
+            "bytes_up": sum(up),
             "bytes_evaluation": tree.num_bytes(answers.counts),
-            "bytes_up_by_client": _bytes_each(answers.uplink, answers.trained, engine.client_ids),
-            "bytes_down_by_client": _bytes_each(downlink, engine.client_ids, engine.client_ids),
+            "bytes_up_by_client": up,
+            "bytes_down_by_client": down,
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu_began,
             "diagnostics": algorithm.diagnostics(server, answers.uplink),
@@ -132,7 +137,7 @@ def run_rounds(
     answers = engine.exchange(closing, downlink, frozenset())
     on_exchange(closing, downlink, answers)
     progress = _evaluated(engine, progress, answers, settings, on_record)
-    bytes_evaluation = tree.num_bytes(answers.counts)
+    bytes_evaluation, (down, _) = tree.num_bytes(answers.counts), _travelled(engine, downlink, answers)
     last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
     answers = engine.exchange(last, {}, frozenset())
     if not answers.counts:
@@ -140,7 +145,7 @@ def run_rounds(
             f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}"
         )
     spent = {
-        "bytes_down": tree.num_bytes(downlink),
+        "bytes_down": sum(down),
         "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts),
     }
     return replace(progress, detail={**_final(answers, progress), "closing": spent})
@@ -240,6 +245,13 @@ def _reasons(engine: Engine, answers: Answers) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in failures.items()) or "no reason given"
 
 
-def _bytes_each(message: Message, holders: Sequence[int], client_ids: Sequence[int]) -> list[int]:
-    each = tree.num_bytes(message) // max(1, len(holders))
-    return [each if k in holders else 0 for k in client_ids]
+def _travelled(engine: Engine, downlink: Message, answers: Answers) -> tuple[list[int], list[int]]:
+    """Bytes down to and up from each client."""
+
+    def by_client(message: Message, holders: Sequence[int], counted: Sequence[int] | None) -> list[int]:
+        each = tree.num_bytes(message) // max(1, len(holders))
+        found = dict(zip(holders, counted or [each] * len(holders), strict=True))
+        return [found.get(k, 0) for k in engine.client_ids]
+
+    down = by_client(downlink, engine.client_ids, answers.bytes_down)
+    return down, by_client(answers.uplink, answers.trained, answers.bytes_up)

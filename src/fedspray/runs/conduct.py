@@ -122,6 +122,7 @@ def header(roster: Roster, run: Resolved) -> Json:
         "backbone": run.settings.backbone,
         "preset": run.settings.preset,
         "backbone_of": dict(run.settings.backbone_of),
+        "link": list(run.settings.link),
         "settings": run.values,
         "federation": data | {"num_clients": roster.num_clients},
         "device": run.settings.device,

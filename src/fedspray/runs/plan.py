@@ -115,7 +115,7 @@ def _try(
     server, rounds, dtype = run.algorithm, run.rounds, run.dtype
     own = [algorithms[client.name] for client in sample.clients]
     blocks = single_blocks(sample) if rounds.participation < 1 else None
-    engine = LocalEngine(sample, own, 0, blocks=blocks, dtype=dtype, threads=threads)
+    engine = LocalEngine(sample, own, 0, blocks=blocks, dtype=dtype, threads=threads, links=run.links)
     records: list[Json] = []
     run_rounds(
         server,

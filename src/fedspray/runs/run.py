@@ -178,7 +178,14 @@ class _Here(LocalEngine):
         if blocks is None and run.rounds.participation < 1:
             blocks = single_blocks(federation)
         super().__init__(
-            federation, algorithms, seed, blocks=blocks, dtype=run.dtype, threads=threads, device=run.device
+            federation,
+            algorithms,
+            seed,
+            blocks=blocks,
+            dtype=run.dtype,
+            threads=threads,
+            device=run.device,
+            links=run.links,
         )
         self._settings, self._roster = run.settings, federation.roster
         self._run, self._seed, self._threads = run, seed, threads

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedspray import algorithms, backbones
+from fedspray import algorithms, backbones, links
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Backbone
 from fedspray.data.federation import Roster
@@ -19,6 +19,7 @@ from fedspray.engine.device import find_device
 from fedspray.errors import InputError, unknown
 from fedspray.evaluation import selection
 from fedspray.experiment import RoundSettings, RunSettings, kind_of, parse
+from fedspray.links.base import Link
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,8 @@ class Resolved:
     algorithm: Algorithm[Any, Any]
     """The server's, and that of every client without a backbone of its own."""
     rounds: RoundSettings
+    links: tuple[Link, ...] = ()
+    """What messages pass between clients and server."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -99,7 +102,8 @@ def resolve(settings: RunSettings | Resolved) -> Resolved:
     rounds = RoundSettings(**_read(given, RoundSettings))
     selection.check(rounds.selection)
     backbone = _backbone(settings, settings.backbone)
-    return Resolved(settings, algorithm_class(backbone=backbone, **_read(given, algorithm_class)), rounds)
+    algorithm = algorithm_class(backbone=backbone, **_read(given, algorithm_class))
+    return Resolved(settings, algorithm, rounds, links.chain(settings.link, algorithm.uplink))
 
 
 def _backbone(settings: RunSettings, name: str) -> Backbone:

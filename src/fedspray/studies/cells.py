@@ -123,6 +123,7 @@ class Cell(Row):
                 for name in sorted(self.run.backbone_of)
             },
             "dtype": self.run.dtype,
+            **({"link": list(self.run.link)} if self.run.link else {}),
             "seed": self.seed,
             "graphs": _fingerprint(self._source),
             "splits": federation.split_fingerprint(),
@@ -182,7 +183,7 @@ def _later(run: RunSettings) -> Json:
 
 def _outside_code(run: RunSettings) -> dict[str, str]:
     """sha256 of the modules of `package.module:Name`, whose changes no version number of ours tells."""
-    names = sorted({run.algorithm, run.backbone, *run.backbone_of.values()})
+    names = sorted({run.algorithm, run.backbone, *run.backbone_of.values(), *(text.split()[0] for text in run.link)})
     return {name: hashlib.sha256(_source(name).encode()).hexdigest() for name in names if ":" in name}
 
 
