@@ -58,17 +58,6 @@ ANYTHING = {"api", "cli", "progress", TOP}
 
 PLUGIN_LAYERS = {"datasets", "partitioners", "backbones", "algorithms", "links"}
 
-_ALGORITHM = "fedspray.algorithms"
-_VARIANT = "the same method with one setting changed"
-
-ALLOWED_SIBLINGS: dict[tuple[str, str], str] = {
-    (f"{_ALGORITHM}.fedspray_no_proxies", f"{_ALGORITHM}.fedspray"): _VARIANT,
-    (f"{_ALGORITHM}.fedspray_plus", f"{_ALGORITHM}.fedspray"): _VARIANT,
-    (f"{_ALGORITHM}.gcfl_plus", f"{_ALGORITHM}.gcfl"): _VARIANT,
-    (f"{_ALGORITHM}.fedprox", f"{_ALGORITHM}.fedavg"): "FedAvg plus a term",
-}
-"""(importing module, imported module) → why one plug-in may build on another."""
-
 
 @dataclass(frozen=True)
 class Import:
@@ -82,7 +71,7 @@ class Import:
         return f"{self.importer} imports {self.imported} (line {self.line})"
 
 
-def find_violations(source: Path, siblings: dict[tuple[str, str], str]) -> list[str]:
+def find_violations(source: Path) -> list[str]:
     """Every import under ``source`` that goes the wrong way."""
     modules = {_module_name(file, source): file for file in sorted((source / TOP).rglob("*.py"))}
     imports = [found for name, file in modules.items() for found in _imports(name, file, set(modules))]
@@ -92,14 +81,14 @@ def find_violations(source: Path, siblings: dict[tuple[str, str], str]) -> list[
         low, high = _layer(found.importer), _layer(found.imported)
         if low in MAY_IMPORT and high not in MAY_IMPORT[low]:
             problems.append(f"{found}, but {low} is below {high}")
-        elif low == high and low in PLUGIN_LAYERS and not _is_allowed_sibling(found, siblings):
+        elif low == high and low in PLUGIN_LAYERS and not _is_shared(found):
             problems.append(f"{found}, but plug-ins do not import each other")
     return problems
 
 
-def _is_allowed_sibling(found: Import, siblings: dict[tuple[str, str], str]) -> bool:
+def _is_shared(found: Import) -> bool:
     package = f"{TOP}.{_layer(found.importer)}"
-    if package in (found.importer, found.imported) or (found.importer, found.imported) in siblings:
+    if package in (found.importer, found.imported):
         return True
     name = found.imported.removeprefix(f"{package}.")
     return name == "base" or name.startswith("_")  # shared machinery, not a plug-in
@@ -149,14 +138,7 @@ def _layer(module: str) -> str:
 
 
 def test_imports_go_one_way() -> None:
-    assert find_violations(SOURCE, ALLOWED_SIBLINGS) == []
-
-
-def test_every_exception_is_needed_and_explained() -> None:
-    assert all(ALLOWED_SIBLINGS.values())
-    for pair in ALLOWED_SIBLINGS:
-        rest = {key: why for key, why in ALLOWED_SIBLINGS.items() if key != pair}
-        assert find_violations(SOURCE, rest), f"nobody needs the exception {pair}"
+    assert find_violations(SOURCE) == []
 
 
 # ---- the check itself ---------------------------------------------------------------------------
@@ -187,7 +169,7 @@ def write_tree(folder: Path, modules: dict[str, str]) -> Path:
 
 
 def test_a_clean_tree_passes(tmp_path: Path) -> None:
-    assert find_violations(write_tree(tmp_path, CLEAN), {}) == []
+    assert find_violations(write_tree(tmp_path, CLEAN)) == []
 
 
 @pytest.mark.parametrize(
@@ -207,11 +189,6 @@ def test_a_clean_tree_passes(tmp_path: Path) -> None:
     ],
 )
 def test_an_offending_tree_fails(tmp_path: Path, module: str, text: str, complaint: str) -> None:
-    problems = find_violations(write_tree(tmp_path, {**CLEAN, module: text}), {})
+    problems = find_violations(write_tree(tmp_path, {**CLEAN, module: text}))
     assert len(problems) == 1
     assert complaint in problems[0]
-
-
-def test_an_explained_exception_passes(tmp_path: Path) -> None:
-    tree = write_tree(tmp_path, {**CLEAN, "algorithms.fedavg": "from fedspray.algorithms import local"})
-    assert find_violations(tree, {("fedspray.algorithms.fedavg", "fedspray.algorithms.local"): "shares"}) == []

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from fedspray.algorithms.fedproto import FedProto as FedProto
     from fedspray.algorithms.fedprox import FedProx as FedProx
     from fedspray.algorithms.fedspray import FedSpray as FedSpray
+    from fedspray.algorithms.fedspray import FedSprayNoProxies as FedSprayNoProxies
+    from fedspray.algorithms.fedspray import FedSprayPlus as FedSprayPlus
     from fedspray.algorithms.fedspray2 import FedSpray2 as FedSpray2
-    from fedspray.algorithms.fedspray_no_proxies import FedSprayNoProxies as FedSprayNoProxies
-    from fedspray.algorithms.fedspray_plus import FedSprayPlus as FedSprayPlus
     from fedspray.algorithms.fedstar import FedStar as FedStar
     from fedspray.algorithms.gcfl import GCFL as GCFL
     from fedspray.algorithms.gcfl_plus import GCFLPlus as GCFLPlus
@@ -117,10 +117,8 @@ _HOMES = {
     "fedspray.algorithms.fedper": ("FedPer",),
     "fedspray.algorithms.fedproto": ("FedProto",),
     "fedspray.algorithms.fedprox": ("FedProx",),
-    "fedspray.algorithms.fedspray": ("FedSpray",),
+    "fedspray.algorithms.fedspray": ("FedSpray", "FedSprayNoProxies", "FedSprayPlus"),
     "fedspray.algorithms.fedspray2": ("FedSpray2",),
-    "fedspray.algorithms.fedspray_no_proxies": ("FedSprayNoProxies",),
-    "fedspray.algorithms.fedspray_plus": ("FedSprayPlus",),
     "fedspray.algorithms.fedstar": ("FedStar",),
     "fedspray.algorithms.gcfl": ("GCFL",),
     "fedspray.algorithms.gcfl_plus": ("GCFLPlus",),

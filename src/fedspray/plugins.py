@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,10 +22,16 @@ SESSION = "__main__"
 
 
 def names(package: str) -> list[str]:
-    """The public names in a plug-in package, without importing them."""
-    folder = importlib.import_module(package).__path__
-    modules = [info.name for info in pkgutil.iter_modules(folder)]
-    return sorted(name.replace("_", "-") for name in modules if name != "base" and not name.startswith("_"))
+    """The public names in a plug-in package, without importing them: its modules, and its `VARIANTS`."""
+    modules = [info.name for info in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    found = [name.replace("_", "-") for name in modules if name != "base" and not name.startswith("_")]
+    return sorted([*found, *variants(package)])
+
+
+def variants(package: str) -> Mapping[str, str]:
+    """Names of a package for a plug-in with other defaults: each with its ``module:Class``."""
+    found: Mapping[str, str] = getattr(importlib.import_module(package), "VARIANTS", {})
+    return found
 
 
 def load_module(package: str, kind: str, name: str) -> ModuleType:
@@ -38,12 +45,15 @@ def load_class(package: str, kind: str, name: str, base: type) -> type[Any]:
     """The class of a plug-in: the one subclass of ``base`` that its module defines, or ``package.module:Name``."""
     if ":" in name:
         return load_outside(kind, name, base)
+    if name in variants(package):
+        return load_outside(kind, f"{package}.{variants(package)[name]}", base)
     module = load_module(package, kind, name)
     found = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
     ]
+    found = [each for each in found if not any(each is not other and issubclass(each, other) for other in found)]
     if len(found) != 1:
         raise TypeError(f"{module.__name__} must define exactly one {base.__name__}, but defines {len(found)}")
     return found[0]
@@ -52,6 +62,9 @@ def load_class(package: str, kind: str, name: str, base: type) -> type[Any]:
 def name_of(package: str, kind: str, found: type) -> str:
     """The name under which `load_class` finds a class."""
     module, name = found.__module__, found.__qualname__
+    for variant, home in variants(package).items():
+        if f"{module}:{name}" == f"{package}.{home}":
+            return variant
     if module.startswith(f"{package}."):
         return module.removeprefix(f"{package}.").replace("_", "-")
     if getattr(sys.modules.get(module), name, None) is not found:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from play import build
 
-from fedspray.algorithms.gcfl import GCFL, OUTCOMES, ServerState
+from fedspray.algorithms._clusters import OUTCOMES, ServerState
+from fedspray.algorithms.gcfl import GCFL
 from fedspray.data.federation import Task
 from fedspray.nn import tree
 from fedspray.nn.tree import Message

@@ -27,7 +27,7 @@ def test_the_minimum_cut_of_a_small_graph() -> None:
 def test_unrelated_clients_are_tied_together_by_cos_plus_1_only() -> None:
     """Two pairs that agree inside (cos 0.5) and not across (cos 0): with cos+1 a single client is the cheapest cut."""
     similarities = torch.eye(4) + 0.5 * torch.eye(4)[[1, 0, 3, 2]]
-    weights = {cut: build("gcfl", cut=cut).cut_weights(similarities) for cut in ("relu", "cos+1")}
+    weights = {cut: build("gcfl", cut=cut)._cost(similarities) for cut in ("relu", "cos+1")}
     sizes = {cut: int(minimum_cut(weight).sum()) for cut, weight in weights.items()}
     assert sizes["relu"] == 2
     assert sizes["cos+1"] in (1, 3)
@@ -41,7 +41,7 @@ def test_linkage_cuts_in_two_even_where_all_are_equally_far_apart() -> None:
 
 
 def test_rounding_below_minus_1_is_not_a_negative_weight() -> None:
-    weights = build("gcfl", cut="cos+1").cut_weights(torch.tensor([[1.0, -1.0 - 1e-7], [-1.0 - 1e-7, 1.0]]))
+    weights = build("gcfl", cut="cos+1")._cost(torch.tensor([[1.0, -1.0 - 1e-7], [-1.0 - 1e-7, 1.0]]))
     assert weights.min() == 0
 
 

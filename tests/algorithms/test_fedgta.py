@@ -10,8 +10,7 @@ from play import Play, build
 from toys import ragged_federation, stack
 
 from fedspray import backbones
-from fedspray.algorithms._personal import PersonalModels
-from fedspray.algorithms.fedgta import FedGTA
+from fedspray.algorithms.fedgta import FedGTA, ServerState
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Split, Task
 from fedspray.data.graph import Graph
@@ -52,7 +51,7 @@ def test_moments_and_confidence_by_hand() -> None:
 def test_similar_clients_are_averaged_by_confidence() -> None:
     """cos(0, 1) = 0.8 > 0.65, cos(1, 2) = 0.6 < 0.65, cos(0, 2) = 0: not transitive, client 2 stays alone."""
     algorithm = FedGTA(backbone=backbones.make("sgc"))
-    server = PersonalModels({"w": torch.zeros(1)}, {"w": torch.zeros(0, 1)})
+    server = ServerState({"w": torch.zeros(1)}, {"w": torch.zeros(0, 1)})
     uplink = {
         "gnn.w": torch.tensor([[1.0], [5.0], [9.0]]),
         "moments": torch.tensor([[1.0, 0.0], [8.0, 6.0], [0.0, 0.1]]),

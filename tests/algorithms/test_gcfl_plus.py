@@ -13,8 +13,8 @@ from algorithms.clusters import ALWAYS, clusters, directions, linear, outcome, s
 from play import build
 from toys import ragged_federation, stack
 
+from fedspray.algorithms._clusters import ServerState
 from fedspray.algorithms.base import supervised_loss
-from fedspray.algorithms.gcfl import ServerState
 from fedspray.algorithms.gcfl_plus import dtw_distances
 from fedspray.data.federation import Task
 from fedspray.nn import tree

@@ -11,7 +11,7 @@ from play import Play, build, same
 from toys import awkward_federation, ragged_federation, stack, two_groups
 
 import fedspray
-from fedspray.algorithms._personal import PersonalModels, grow
+from fedspray.algorithms._personal import grow, mixed_models, own_models
 from fedspray.federate import build_federation
 from fedspray.nn.tree import part_of
 
@@ -41,11 +41,11 @@ def test_rows_grow_to_the_highest_id_and_never_shrink() -> None:
 
 def test_models_of_those_who_took_part_are_mixed_and_others_stay() -> None:
     """Client 2 gets ¼ of what 0 sent and ¾ of its own; client 1 is not known yet, and 0 keeps what it has sent."""
-    models = PersonalModels({"w": torch.tensor([7.0])}, {"w": torch.tensor([[1.0]])})
+    start, models = {"w": torch.tensor([7.0])}, {"w": torch.tensor([[1.0]])}
     shares = torch.tensor([[0.75, 0.25], [0.0, 1.0]])
-    gnn = models.mixed({"w": torch.tensor([[8.0], [4.0]])}, shares, [2, 0])
+    gnn = mixed_models(models, start, {"w": torch.tensor([[8.0], [4.0]])}, shares, [2, 0])
     assert gnn["w"].tolist() == [[4.0], [7.0], [7.0]]
-    assert models.of([1, 0])["w"].tolist() == [[7.0], [1.0]]
+    assert own_models(models, start, [1, 0])["w"].tolist() == [[7.0], [1.0]]
 
 
 # ---- the two ends -------------------------------------------------------------------------------

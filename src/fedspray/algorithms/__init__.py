@@ -1,4 +1,4 @@
-"""Algorithms: one file each; `make` builds one by name."""
+"""Algorithms: one file each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 from fedspray import plugins
 from fedspray.algorithms.base import Algorithm
+
+VARIANTS = {"fedspray-plus": "fedspray:FedSprayPlus", "fedspray-no-proxies": "fedspray:FedSprayNoProxies"}
+"""Names for an algorithm with another default: at home in that algorithm's file."""
 
 
 def find(name: str) -> type[Algorithm[Any, Any]]:

@@ -18,13 +18,13 @@ docs/algorithms/apfl.md lists where this differs from the paper and from publish
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms._averaging import AveragingServer, ServerState
-from fedspray.algorithms.base import supervised_loss
+from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
@@ -32,7 +32,15 @@ from fedspray.errors import InputError
 from fedspray.messages import SHARES, TRAIN_NODES, Declared, each, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
-from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The shared model w."""
+
+    gnn: Params
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class ClientState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class APFL(AveragingServer[ClientState]):
+class APFL(Algorithm[ServerState, ClientState]):
     """A personal model mixed with the shared one, by a learned weight."""
 
     one_model: ClassVar[bool] = False
@@ -92,6 +100,18 @@ class APFL(AveragingServer[ClientState]):
             raise InputError(f"alpha_lr is {self.alpha_lr} and alpha_decay {self.alpha_decay}: needed are numbers ≥ 0")
 
     # ---- server -----------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """FedAvg's draw."""
+        return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """w for everyone."""
+        return prefixed("gnn", expand(server.gnn, len(client_ids)))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """The mean of the clients' copies of w; as before if none has training nodes."""
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """α of every client that trained, in the order of the record's ``trained``."""

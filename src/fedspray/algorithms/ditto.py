@@ -11,42 +11,53 @@ Travels down and up: as for FedAvg, and one number up (‖v_k - θ‖, for the r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms import _averaging
-from fedspray.algorithms.base import Outputs, supervised_loss
+from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.messages import Declared, each
+from fedspray.messages import TRAIN_NODES, Declared, each, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model θ, which is FedAvg's."""
+
+    gnn: Params
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientState(_averaging.ClientState):
-    """FedAvg's, and the personal model."""
+class ClientState:
+    """Adam's moments, and the personal model."""
 
+    gnn_optimizer: AdamState = training_only()
     personal: Params
     personal_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto(_averaging.AveragingServer[ClientState]):
+class Ditto(Algorithm[ServerState, ClientState]):
     """FedAvg, and a personal GNN beside it that stays near the global one."""
 
     one_model: ClassVar[bool] = False
     summary: ClassVar[str] = "a personal GNN on a leash to the global one, which is FedAvg's"
     citation: ClassVar[str] = "Li et al., ICML 2021"
     uplink: ClassVar[Declared] = {
-        **_averaging.AveragingServer.uplink,
+        "gnn.*": mean("the GNN after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
         "distance": each("length of (personal GNN - global GNN as received)", "for the records only"),
     }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"local_epochs": 10}}
 
@@ -58,6 +69,18 @@ class Ditto(_averaging.AveragingServer[ClientState]):
         super().__post_init__()
         if self.proximal_weight < 0:
             raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """FedAvg's draw."""
+        return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """The global model for everyone, to start from and to stay near."""
+        return prefixed("gnn", expand(server.gnn, len(client_ids)))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """FedAvg's mean of the shared models; personal ones have no part in it."""
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The personal model starts as the global one; both optimizers are empty."""
@@ -91,6 +114,6 @@ class Ditto(_averaging.AveragingServer[ClientState]):
         """The personal model."""
         return self.backbone.logits(client.personal, batch)
 
-    def diagnostics(self, server: _averaging.ServerState, message: Message) -> dict[str, Any]:
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """``distance``: of each client's personal model from the global one that it received."""
         return {"distance": message["distance"].tolist()}

@@ -22,15 +22,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms._averaging import ReceivingClients
-from fedspray.algorithms._personal import PersonalModels
+from fedspray.algorithms._personal import mixed_models, own_models
+from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.graph import Graph
 from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import generator, torch_generator
 
 _OWN_AVERAGE = "the server compares what each model computes, and gives every client an average of its own"
@@ -49,16 +50,27 @@ class ProxyGraph:
 
 
 @dataclass(frozen=True)
-class ServerState(PersonalModels):
+class ServerState:
     """The clients' models, and what compares them."""
 
+    start: Params
+    """The initial model, without a client axis: what a client gets that was not seen yet."""
+    gnn: Params
+    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
     proxy: ProxyGraph
     similarity: Tensor
     """[K, K]: cosines of the clients that took part last."""
 
 
+@dataclass(frozen=True)
+class ClientState:
+    """A client keeps its optimizer only."""
+
+    gnn_optimizer: AdamState = training_only()
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedPub(ReceivingClients[ServerState]):
+class FedPub(Algorithm[ServerState, ClientState]):
     """Personal averages by the similarity of what the models compute on a random graph."""
 
     summary: ClassVar[str] = "personal averages among models that act alike on a random graph (no masks)"
@@ -123,14 +135,31 @@ class FedPub(ReceivingClients[ServerState]):
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
         """Each client's own average."""
-        return prefixed("gnn", server.of(client_ids))
+        return prefixed("gnn", own_models(server.gnn, server.start, client_ids))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """A new average for every client that took part; the others keep theirs."""
         sent = part_of(message, "gnn")
         similarity = self._similarity(sent, server.proxy)
-        gnn = server.mixed(sent, self._shares(similarity, message["num_train"]), client_ids)
+        shares = self._shares(similarity, message["num_train"])
+        gnn = mixed_models(server.gnn, server.start, sent, shares, client_ids)
         return replace(server, gnn=gnn, similarity=similarity)
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """Adam without memory."""
+        return ClientState(self.empty_optimizer(self.backbone.init_params(task, batch, seed), batch))
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """E steps from the client's own average."""
+        start, memory = part_of(message, "gnn"), client.gnn_optimizer
+        gnn, optimizer = self.fit(start, memory, batch, seed, lambda out: supervised_loss(out.logits, batch))
+        return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The client's own average, as received."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)
 
     def _similarity(self, gnn: Params, proxy: ProxyGraph) -> Tensor:
         """[K, K]: cosines of the functional embeddings."""

@@ -14,6 +14,7 @@ W = 1 is FedAvg, W = 0 is Local. docs/algorithms/fedala.md lists the deviations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,22 +22,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms import _averaging
-from fedspray.algorithms.base import supervised_loss
+from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.messages import SHARES, Declared, each
+from fedspray.messages import SHARES, TRAIN_NODES, Declared, each, mean, total
 from fedspray.nn import ops
-from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import stream_key, torch_generator
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientState(_averaging.ClientState):
-    """FedAvg's, the client's own model and the shares."""
+@dataclass(frozen=True)
+class ServerState:
+    """The global model θ."""
 
+    gnn: Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientState:
+    """Adam's moments, the client's own model and the shares."""
+
+    gnn_optimizer: AdamState = training_only()
     gnn: Params
     """θ_k, as it was sent last."""
     shares: Params
@@ -46,15 +55,17 @@ class ClientState(_averaging.ClientState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedALA(_averaging.AveragingServer[ClientState]):
+class FedALA(Algorithm[ServerState, ClientState]):
     """Federated averaging; clients mix the global model into their own by learned shares."""
 
     summary: ClassVar[str] = "FedAvg; each client learns, weight by weight, how much of the global GNN it takes"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023"
     uplink: ClassVar[Declared] = {
-        **_averaging.AveragingServer.uplink,
+        "gnn.*": mean("the GNN after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
         "mean_share": each("mean of the learned shares", "for the records only", SHARES),
     }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
     mixed_layers: int = setting(1, "layers that are mixed, counted from the output (p); 0 is FedAvg")
     share_lr: float = setting(1.0, "step size for the shares (η); 0 keeps them as they start")
@@ -75,6 +86,18 @@ class FedALA(_averaging.AveragingServer[ClientState]):
                 f"share_start is {self.share_start} and share_sample {self.share_sample}: "
                 "needed are 0 ≤ start ≤ 1, 0 < sample ≤ 1"
             )
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """FedAvg's draw."""
+        return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """θ for everyone; what is taken of it is each client's business."""
+        return prefixed("gnn", expand(server.gnn, len(client_ids)))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """The mean of the clients' whole models, weighted by training nodes."""
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The client's model is the initial global one; shares are all alike."""
@@ -106,7 +129,7 @@ class FedALA(_averaging.AveragingServer[ClientState]):
         """The mix of both models."""
         return self.backbone.logits(_mix(client.gnn, part_of(message, "gnn"), client.shares), batch)
 
-    def diagnostics(self, server: _averaging.ServerState, message: Message) -> dict[str, Any]:
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """``mean_share``: how much of the global model each client that trained takes, on average."""
         return {"mean_share": message["mean_share"].tolist()}
 

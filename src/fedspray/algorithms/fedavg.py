@@ -4,22 +4,75 @@
 
 Travels down: the GNN. Travels up: the GNN after E steps, and n_k.
 Adam's moments stay at the client and are kept across rounds (`reset_optimizer` forgets them).
-Both halves are in `_averaging.py`, because many algorithms change only one of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedspray.algorithms._averaging import AveragingServer, ClientState, ReceivingClients, ServerState
+from torch import Tensor
 
-__all__ = ["ClientState", "FedAvg", "ServerState"]
+from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
+from fedspray.messages import TRAIN_NODES, Declared, mean, total
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model, without a client axis."""
+
+    gnn: Params
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """A client keeps its optimizer only."""
+
+    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(AveragingServer[ClientState], ReceivingClients[ServerState]):
+class FedAvg(Algorithm[ServerState, ClientState]):
     """Federated averaging of the whole GNN."""
 
     summary: ClassVar[str] = "one global GNN, averaged by training nodes"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    uplink: ClassVar[Declared] = {
+        "gnn.*": mean("the GNN after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
+    }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """The same draw that Local's common start uses."""
+        return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """The global model for everyone."""
+        return prefixed("gnn", expand(server.gnn, len(client_ids)))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """The mean of the clients' models, weighted by training nodes; nobody trained: as before."""
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """An empty optimizer."""
+        return ClientState(self.empty_optimizer(self.backbone.init_params(task, batch, seed), batch))
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """E steps from the model that was received."""
+        start, memory = part_of(message, "gnn"), client.gnn_optimizer
+        gnn, optimizer = self.fit(start, memory, batch, seed, lambda out: supervised_loss(out.logits, batch))
+        return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The model that was received."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)

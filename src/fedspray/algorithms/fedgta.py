@@ -25,22 +25,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms._averaging import ClientState, ReceivingClients
-from fedspray.algorithms._personal import PersonalModels
+from fedspray.algorithms._personal import mixed_models, own_models
+from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
 from fedspray.messages import WEIGHTS, Declared, each
 from fedspray.nn import ops
-from fedspray.nn.tree import Message, expand, part_of, prefixed
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
 
 _OWN_AVERAGE = "every client gets an average of its own, over clients with similar moments"
 
 
+@dataclass(frozen=True)
+class ServerState:
+    """One model for each client that was seen so far."""
+
+    start: Params
+    """The initial model, without a client axis: what a client gets that was not seen yet."""
+    gnn: Params
+    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """A client keeps Adam's moments."""
+
+    gnn_optimizer: AdamState = training_only()
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedGTA(ReceivingClients[PersonalModels]):
+class FedGTA(Algorithm[ServerState, ClientState]):
     """Personal averages among clients with similar mixed moments, weighted by smoothing confidence."""
 
     summary: ClassVar[str] = "personal averages among clients whose label-propagated predictions are alike"
@@ -87,19 +105,19 @@ class FedGTA(ReceivingClients[PersonalModels]):
 
     # ---- server -----------------------------------------------------------------------------------
 
-    def init_server(self, task: Task, seed: int) -> PersonalModels:
+    def init_server(self, task: Task, seed: int) -> ServerState:
         """The same draw that Local's common start uses; no client is known yet."""
         start = self.backbone.draw(task, torch_generator(seed, "backbone"))
-        return PersonalModels(start, expand(start, 0))
+        return ServerState(start, expand(start, 0))
 
-    def broadcast(self, server: PersonalModels, client_ids: Sequence[int]) -> Message:
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
         """Each client's own average."""
-        return prefixed("gnn", server.of(client_ids))
+        return prefixed("gnn", own_models(server.gnn, server.start, client_ids))
 
-    def server_update(self, server: PersonalModels, message: Message, client_ids: Sequence[int]) -> PersonalModels:
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """A new average for every client that took part; the others keep theirs."""
-        gnn = server.mixed(part_of(message, "gnn"), self._shares(message), client_ids)
-        return PersonalModels(server.start, gnn)
+        sent, shares = part_of(message, "gnn"), self._shares(message)
+        return ServerState(server.start, mixed_models(server.gnn, server.start, sent, shares, client_ids))
 
     def _shares(self, message: Message) -> Tensor:
         """[K, K]: row k is how much of each client's model goes into client k's."""
@@ -114,7 +132,7 @@ class FedGTA(ReceivingClients[PersonalModels]):
         # Among clients without training nodes nobody has learned anything: each keeps what it has.
         return torch.where(totals > 0, shares / totals.clamp(min=1e-30), itself.to(weights.dtype))
 
-    def diagnostics(self, server: PersonalModels, message: Message) -> dict[str, Any]:
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """Confidences, and whose models went into whose, in the order of the record's ``trained``."""
         shares = self._shares(message)
         return {
@@ -124,18 +142,26 @@ class FedGTA(ReceivingClients[PersonalModels]):
 
     # ---- client -----------------------------------------------------------------------------------
 
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """An empty optimizer."""
+        return ClientState(self.empty_optimizer(self.backbone.init_params(task, batch, seed), batch))
+
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps from the client's own average, then moments and confidence of the trained model."""
-        client, uplink = super().client_update(client, message, batch, seed)
-        gnn = part_of(uplink, "gnn")
+        start, memory = part_of(message, "gnn"), client.gnn_optimizer
+        gnn, optimizer = self.fit(start, memory, batch, seed, lambda out: supervised_loss(out.logits, batch))
         propagated = self._propagate(self.backbone.logits(gnn, batch).softmax(dim=1), batch)
-        return client, {
+        return ClientState(optimizer), {
             **prefixed("gnn", gnn),
             "moments": self._moments(_soften(propagated, batch), batch),
             "confidence": _confidence(_soften(propagated / self.temperature, batch), batch),
         }
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The client's own average."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)
 
     def _propagate(self, predictions: Tensor, batch: GraphBatch) -> Tensor:
         """Label propagation from the training labels and, elsewhere, the predictions: [N, C]."""

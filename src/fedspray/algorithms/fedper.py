@@ -10,37 +10,47 @@ which is then cut inside: its bias stays, its matrix travels. docs/algorithms/fe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms import _averaging
-from fedspray.algorithms.base import supervised_loss
+from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.messages import Declared, mean
-from fedspray.nn.tree import Message, Params, part_of, prefixed
+from fedspray.messages import TRAIN_NODES, Declared, mean, total
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The shared layers, without a client axis."""
+
+    gnn: Params
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientState(_averaging.ClientState):
-    """FedAvg's (its optimizer covers all layers), and the personal layers."""
+class ClientState:
+    """Adam's moments of all layers, and the personal layers."""
 
+    gnn_optimizer: AdamState = training_only()
     personal: Params
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer(_averaging.AveragingServer[ClientState]):
+class FedPer(Algorithm[ServerState, ClientState]):
     """Federated averaging of all but the top layers."""
 
     summary: ClassVar[str] = "shared lower layers, averaged; personal output layer"
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818"
     uplink: ClassVar[Declared] = {
-        **_averaging.AveragingServer.uplink,
         "gnn.*": mean("the shared layers after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the shared layers"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"personal_start": "own"}}
@@ -65,10 +75,18 @@ class FedPer(_averaging.AveragingServer[ClientState]):
         shared = max(len(layers) - self.personal_layers, 0)
         return [name for layer in layers[shared:] for name in layer]
 
-    def init_server(self, task: Task, seed: int) -> _averaging.ServerState:
+    def init_server(self, task: Task, seed: int) -> ServerState:
         """The shared part of FedAvg's draw."""
-        personal, whole = self.personal_names(task), super().init_server(task, seed).gnn
-        return _averaging.ServerState({name: value for name, value in whole.items() if name not in personal})
+        personal, whole = self.personal_names(task), self.backbone.draw(task, torch_generator(seed, "backbone"))
+        return ServerState({name: value for name, value in whole.items() if name not in personal})
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """The shared layers for everyone."""
+        return prefixed("gnn", expand(server.gnn, len(client_ids)))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """The mean of the shared layers, weighted by training nodes."""
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """The personal part of the same draw (or of one for each client), and an empty optimizer."""

@@ -10,26 +10,49 @@ client has gone. μ = 0 is FedAvg, bit for bit. docs/algorithms/fedprox.md lists
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms.base import Outputs, supervised_loss
-from fedspray.algorithms.fedavg import ClientState, FedAvg, ServerState
+from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
-from fedspray.nn.tree import Message, part_of, prefixed
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model θ."""
+
+    gnn: Params
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """A client keeps Adam's moments."""
+
+    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(FedAvg):
+class FedProx(Algorithm[ServerState, ClientState]):
     """Federated averaging with a proximal term."""
 
     summary: ClassVar[str] = "FedAvg whose clients are pulled back to the global GNN while they train"
     citation: ClassVar[str] = "Li et al., MLSys 2020"
+    uplink: ClassVar[Declared] = {
+        "gnn.*": mean("the GNN after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
+    }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
     proximal_weight: float = setting(0.01, "weight of the squared distance to the global GNN (μ); 0 is FedAvg exactly")
 
@@ -37,6 +60,22 @@ class FedProx(FedAvg):
         super().__post_init__()
         if self.proximal_weight < 0:
             raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """FedAvg's draw."""
+        return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """θ for everyone."""
+        return prefixed("gnn", expand(server.gnn, len(client_ids)))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """θ ← Σ_k (n_k / Σ n) θ_k; as before if nobody has training nodes."""
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """Adam without memory."""
+        return ClientState(self.empty_optimizer(self.backbone.init_params(task, batch, seed), batch))
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
@@ -52,6 +91,10 @@ class FedProx(FedAvg):
 
         gnn, optimizer = self.fit(start, client.gnn_optimizer, batch, seed, loss)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """θ as received."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """``distance``: of each client that trained from the new average, ‖θ_k - θ‖."""

@@ -360,3 +360,31 @@ class FedSpray(Algorithm[ServerState, ClientState]):
 
 def _head(encoder: Params, name: str, inputs: Tensor, rows: NodeRows) -> Tensor:
     return ops.linear(inputs, rows.ptr, encoder[f"{name}.weight"], encoder[f"{name}.bias"])
+
+
+# ---- the same with another default ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSprayPlus(FedSpray):
+    """FedSpray whose predictions also listen to the shared feature head.
+
+    The feature head q is trained and shared anyway, and the paper throws it away at prediction time. Here a prediction
+    is the renormalised mix (1-w) log ŷ + w log q. The weight w is chosen on validation data: each client counts its
+    correct validation predictions for every w of a fixed list, the counts are added up over clients and (fading) over
+    rounds, and the best w goes down with the next message.
+    """
+
+    summary: ClassVar[str] = "FedSpray, predictions blended with the shared feature head (weight by validation)"
+    citation: ClassVar[str] = "this project, on Fu et al., KDD 2024"
+
+    blend: float | str = setting("auto", "weight of the feature head in predictions: a number, or auto (by validation)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSprayNoProxies(FedSpray):
+    """FedSpray without structure proxies (S = 0): the paper's ablation, its Table 3."""
+
+    summary: ClassVar[str] = "FedSpray with all structure proxies 0: what the proxies are worth"
+
+    use_proxies: bool = setting(False, "False: all class and node proxies are 0 and untrained (the ablation)")

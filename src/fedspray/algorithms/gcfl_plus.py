@@ -13,41 +13,69 @@ as in the released code) or of the round's update (`"update"`, as in the paper).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedspray.algorithms._averaging import ClientState
-from fedspray.algorithms.base import Outputs, supervised_loss
-from fedspray.algorithms.gcfl import GCFL, ServerState
+from fedspray.algorithms import _clusters
+from fedspray.algorithms._clusters import ServerState
+from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
-from fedspray.messages import Declared, each
+from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, part_of, prefixed
+from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+_CLUSTERS = "the server finds clusters, and averages inside them"
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """A client keeps Adam's moments, of whole weights: all gradients have a norm."""
+
+    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCFLPlus(GCFL):
+class GCFLPlus(Algorithm[ServerState, ClientState]):
     """GCFL whose cuts follow sequences of gradient norms."""
 
     summary: ClassVar[str] = "GCFL that compares clients by their gradient norms over time"
+    citation: ClassVar[str] = "Xie, Ma, Xiong and Yang, NeurIPS 2021"
     uplink: ClassVar[Declared] = {
-        **GCFL.uplink,
+        "gnn.*": each("the GNN after local training", _CLUSTERS, WEIGHTS),
+        "num_train": each("number of training nodes", _CLUSTERS, TRAIN_NODES),
         "norm": each(
             "norm of the last local step's gradient, or of the round's update",
             "the server compares how the clients' norms went over time",
         ),
     }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the GNN of the client's cluster"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "published": {name: value for name, value in GCFL.presets["published"].items() if name != "cut"},
+        "published": {
+            **{"threshold": "fixed", "min_gap": -2.0, "pause": 0, "layers": 3, "lr": 0.001, "weight_decay": 0.0005},
+            **{"local_epochs": 1, "rounds": 200},
+        },
     }
 
+    threshold: str = setting(
+        "auto",
+        "a cluster is cut where ρ < max_ratio (auto), or where δ_mean < eps1 and δ_max > eps2 (fixed)",
+        choices=("auto", "fixed"),
+    )
+    max_ratio: float = setting(0.3, "auto: a cluster is cut if ρ = δ_mean/δ_max is below this")
+    eps1: float = setting(0.05, "fixed: a cluster is cut only where δ_mean is below this (ε1)")
+    eps2: float = setting(0.1, "fixed: a cluster is cut only where δ_max is above this (ε2)")
+    min_gap: float = setting(0.3, "a cut counts if members of a part are more alike than others by this; -2: always")
+    warmup: int = setting(20, "rounds at the start without a cut")
+    pause: int = setting(10, "rounds after a cut in which its parts are not cut again")
+    min_members: int = setting(3, "a cluster of which fewer clients trained is not cut")
     cut: str = setting(
         "minimum", "minimum cut of the similarities, or complete linkage (complete)", choices=("minimum", "complete")
     )
@@ -61,15 +89,28 @@ class GCFLPlus(GCFL):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("max_ratio", "eps1", "eps2", "warmup", "pause", "min_members"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
         if self.sequence_length < 1:
             raise InputError(f"sequence_length is {self.sequence_length}, but must be at least 1")
 
-    @property
-    def norm_memory(self) -> int:
-        """`sequence_length`."""
-        return self.sequence_length
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """One cluster with FedAvg's draw; d norms of each client will be kept."""
+        gnn = self.backbone.draw(task, torch_generator(seed, "backbone"))
+        return _clusters.first_cluster(gnn, norm_memory=self.sequence_length)
 
-    def remember_norms(self, server: ServerState, message: Message, ids: Tensor) -> ServerState:
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """The model of each client's cluster."""
+        return _clusters.models_for(server, client_ids)
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """Remembers the norms; tests and cuts clusters by their distances, averages inside the new ones."""
+        server = self._remember(_clusters.next_round(server, client_ids), message, torch.tensor(client_ids))
+        cost = None if self.cut == "complete" else _unchanged  # no similarity is negative
+        return _clusters.taken_in(server, message, client_ids, self, self._alike, cost)
+
+    def _remember(self, server: ServerState, message: Message, ids: Tensor) -> ServerState:
         """Appends this round's norm to each client's last ones."""
         norms, counts = server.norms.clone(), server.norm_counts.clone()
         newest = message["norm"].to(norms.dtype)[:, None]
@@ -77,7 +118,7 @@ class GCFLPlus(GCFL):
         counts[ids] = (counts[ids] + 1).clamp(max=self.sequence_length)
         return replace(server, norms=norms, norm_counts=counts)
 
-    def similarities(self, server: ServerState, updates: Tensor, ids: Tensor) -> Tensor | None:
+    def _alike(self, server: ServerState, updates: Tensor, ids: Tensor) -> Tensor | None:
         """1 - D / max D; None while a member has too few norms, or if no pair is closer than the others."""
         if (server.norm_counts[ids] < self.sequence_length).any():
             return None
@@ -89,10 +130,6 @@ class GCFLPlus(GCFL):
         if pairs.max() == 0 or (len(pairs) > 1 and pairs.max() == pairs.min()):
             return None
         return 1 - distances / distances.max()
-
-    def cut_weights(self, similarities: Tensor) -> Tensor:
-        """The similarities themselves: none is negative."""
-        return similarities
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """An empty optimizer of all weights, for the norms of all gradients."""
@@ -116,6 +153,18 @@ class GCFLPlus(GCFL):
         else:
             norm = norms_of({name: value.grad for name, value in steps.items() if value.grad is not None})
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train, "norm": norm}
+
+    def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
+        """The model of the client's cluster."""
+        return self.backbone.logits(part_of(message, "gnn"), batch)
+
+    def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
+        """As for GCFL: clusters, figures, outcomes."""
+        return _clusters.record_of(server)
+
+
+def _unchanged(similarities: Tensor) -> Tensor:
+    return similarities
 
 
 def norms_of(tensors: Mapping[str, Tensor]) -> Tensor:

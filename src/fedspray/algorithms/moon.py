@@ -14,36 +14,51 @@ docs/algorithms/moon.md lists the deviations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms import _averaging
-from fedspray.algorithms.base import Outputs, supervised_loss
+from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
-from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
+from fedspray.nn.optim import AdamState
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model."""
+
+    gnn: Params
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientState(_averaging.ClientState):
-    """FedAvg's, and the model that the client sent last."""
+class ClientState:
+    """Adam's moments, and the model that the client sent last."""
 
+    gnn_optimizer: AdamState = training_only()
     previous: Params = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MOON(_averaging.AveragingServer[ClientState]):
+class MOON(Algorithm[ServerState, ClientState]):
     """Federated averaging; representations are drawn to the global model's and away from the last local one's."""
 
     summary: ClassVar[str] = "FedAvg; clients keep their representations near the global GNN's by contrast"
     citation: ClassVar[str] = "Li, He and Song, CVPR 2021"
+    uplink: ClassVar[Declared] = {
+        "gnn.*": mean("the GNN after local training"),
+        "num_train": total("number of training nodes", TRAIN_NODES),
+    }
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"weight_decay": 1e-5}}
 
     contrast_weight: float = setting(1.0, "weight of the contrastive loss (μ); 0 is FedAvg exactly")
@@ -59,6 +74,18 @@ class MOON(_averaging.AveragingServer[ClientState]):
                 f"contrast_weight is {self.contrast_weight} and temperature {self.temperature}: "
                 "needed are weight ≥ 0, temperature > 0"
             )
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """FedAvg's draw."""
+        return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """The global model for everyone, also as what to be near to."""
+        return prefixed("gnn", expand(server.gnn, len(client_ids)))
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """FedAvg's mean, by training nodes; without any, nothing changes."""
+        return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """An empty optimizer; the last local model is the initial one."""
