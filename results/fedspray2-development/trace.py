@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedspray import algorithms
-from fedspray.algorithms.fedspray2 import BLENDS, SHIFTS
+from fedspray.algorithms._shift import SHIFTS
+from fedspray.algorithms.fedspray2 import BLENDS
 from fedspray.data.batch import GraphBatch
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Params

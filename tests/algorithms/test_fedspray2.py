@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
-from fedspray.algorithms.fedspray2 import BLENDS, SHIFTS, ServerState, label_histograms
+from fedspray.algorithms._shift import SHIFTS
+from fedspray.algorithms.fedspray2 import BLENDS, ServerState, label_histograms
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph

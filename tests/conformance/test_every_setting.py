@@ -14,7 +14,7 @@ from toys import permuted_federation, ragged_federation, stack
 from fedspray import algorithms
 
 COMMON: dict[str, Any] = {"local_epochs": 1, "reset_optimizer": True}
-ENGINES = {"sample_nodes", "fanout"}
+ENGINES = {"sample_nodes", "fanout", "unit_rows", "prior_shift"}
 """Settings that the worker acts on: tests/engine/test_sampling.py."""
 
 _SHARES = {"share_lr": 20.0}

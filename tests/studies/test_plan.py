@@ -153,3 +153,11 @@ def test_what_a_flag_decides_is_not_swept() -> None:
 def test_settings_that_mean_nothing_to_a_method_are_not_swept() -> None:
     with pytest.raises(InputError, match="lr has no meaning to scaffold, which ignores adam_eps, lr, reset_optimizer"):
         sweep_rows(plan({"algorithms": ["scaffold"]}), "lr", ["0.01", "0.1"])
+
+
+def test_what_is_set_for_a_backbone_may_mean_nothing_to_one_of_its_methods() -> None:
+    compare = {"algorithms": ["fedavg", "scaffold"], "backbones": ["gcn", "sgc"], "set": {"sgc": {"lr": 0.05}}}
+    rows = Plan.from_values({"compare": compare}, "x").rows()
+    assert [row.run.values.get("lr") for row in rows] == [None, None, 0.05, 0.05]
+    with pytest.raises(InputError, match="lr has no meaning to scaffold"):
+        Plan.from_values({"compare": {**compare, "set": {"sgc/scaffold": {"lr": 0.05}}}}, "x")

@@ -82,6 +82,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         0, "inexact, for huge clients: train on this many training nodes, drawn in each round, and neighbours; 0: all"
     )
     fanout: int = setting(10, "with sample_nodes: neighbours drawn for a node and hop")
+    unit_rows: bool = setting(False, "scale every node's features to length 1", neutral=False)
+    prior_shift: float | str = setting(
+        0.0, "shift decisions towards a client's rare classes by this much, or auto (by validation); 0: no", neutral=0.0
+    )
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -95,6 +99,9 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             raise InputError(
                 f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}: needed are sample_nodes ≥ 0, fanout ≥ 1"
             )
+
+        if self.prior_shift != "auto" and (isinstance(self.prior_shift, str) or not 0 <= self.prior_shift <= 1):
+            raise InputError(f"prior_shift is {self.prior_shift!r}, but must be between 0 and 1, or auto")
 
     def check(self, task: Task) -> None:
         """Refuses what can be told only when the numbers of features and classes are known."""

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedspray.algorithms._shift import SHIFTS, choose, count_right, is_minority_val, log_shares, num_val
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Dropout, setting
 from fedspray.data.batch import GraphBatch, NodeRows
@@ -43,9 +44,6 @@ from fedspray.seeds import stream_key, torch_generator
 
 BLENDS = tuple(i / 10 for i in range(11))
 """The teacher's weights w that ``blend = "auto"`` chooses among."""
-
-SHIFTS = tuple(i / 10 for i in range(8))
-"""The shifts a that ``shift = "auto"`` chooses among."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     summary: ClassVar[str] = "personal GNNs, blended with a shared teacher that reads the labels around a node"
     citation: ClassVar[str] = "this project, after Fu et al., KDD 2024"
     shares_gnn: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"prior_shift"})
     uplink: ClassVar[Declared] = {
         "gradient.*": total("sum over the training nodes of the gradient of the teacher's loss"),
         "num_train": total("number of training nodes", TRAIN_NODES),
@@ -177,17 +176,12 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         GNN alone, on all nodes, on minority nodes or by their loss, are left out. Before anything was counted, w is in
         the middle and a is 0.
         """
-        overall, minority = server.choice_counts.flatten(1)
+        counts = server.choice_counts.flatten(1)
         place = len(self._blends) // 2 * len(self._shifts)
         if server.num_val > 0:
-            safe = torch.ones_like(overall, dtype=torch.bool)
-            if self._is_safe:  # the first pair is the GNN alone
-                losses = server.choice_losses.repeat_interleave(len(self._shifts))
-                safe = (overall >= overall[0]) & (minority >= minority[0]) & (losses <= losses[0])
-            most = overall[safe].max()
-            allowed = safe & (overall >= most - self.tolerance * (server.num_val - most))
-            best = allowed & (minority == minority[allowed].max())
-            place = int(torch.where(best, overall, -1).argmax())
+            losses = server.choice_losses.repeat_interleave(len(self._shifts))
+            safe = (counts >= counts[:, :1]).all(dim=0) & (losses <= losses[0])  # the first pair is the GNN alone
+            place = choose(counts, server.num_val, self.tolerance, safe if self._is_safe else None)
         return self._blends[place // len(self._shifts)], self._shifts[place % len(self._shifts)]
 
     @property
@@ -212,9 +206,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
         """Local's GNN, and π: every class counts as if it had one node more, so that none is 0."""
         gnn = self.backbone.init_params(task, batch, seed)
-        counts = batch.train_class_counts + 1
-        shares = counts / counts.sum(dim=1, keepdim=True)
-        return ClientState(gnn, shares.log(), gnn, torch.zeros_like(batch.num_train), self.empty_optimizer(gnn, batch))
+        alone = torch.zeros_like(batch.num_train)
+        return ClientState(gnn, log_shares(batch), gnn, alone, self.empty_optimizer(gnn, batch))
 
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
@@ -262,7 +255,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             logits.argmax(dim=1) == labels for logits in (blended, torch.where(better[owners, None], own, earlier))
         )
         verdicts = own.new_zeros(batch.num_clients)
-        for nodes in (torch.ones_like(right), self._minority(batch)):
+        for nodes in (torch.ones_like(right), is_minority_val(batch)):
             lead = per_client((right & nodes).to(own.dtype) - (reference & nodes).to(own.dtype))
             margin = float(self.safety) * per_client((right != reference) & nodes).sqrt()
             verdicts += (lead > margin).to(own.dtype) - (lead < -margin).to(own.dtype)
@@ -309,26 +302,13 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         """How many validation nodes the received model gets right with each blend and shift: all, and minority ones."""
         owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
         own, taught = (part[batch.val].T.contiguous() for part in self._both(client, message, batch))  # [C, n]
-        offsets = own.new_tensor(self._shifts)[:, None, None] * client.log_shares[owners].T
-        minority = self._minority(batch)
-        slots = labels.expand(len(self._shifts), 1, -1)
         counts, losses = [], []
         for blend in self._blends:
             mixed = (1 - blend) * own + blend * taught
             losses.append(mixed.logsumexp(dim=0) - mixed.gather(0, labels[None])[0])
-            scores = mixed - offsets  # [A, C, n]
-            others = scores.scatter(1, slots, -torch.inf).amax(dim=1)  # many times faster than argmax; a tie is wrong
-            right = scores.gather(1, slots)[:, 0] > others
-            both = torch.stack([right, right & minority]).movedim(2, 0).to(own.dtype)  # [n, 2, A]
-            counts.append(own.new_zeros(batch.num_clients, *both.shape[1:]).index_add(0, owners, both))
-        sums = torch.stack([*losses, own.new_ones(len(owners))], dim=1)  # the last column counts nodes
-        sums = own.new_zeros(batch.num_clients, len(losses) + 1).index_add(0, owners, sums)
-        return {"choice_counts": torch.stack(counts, dim=2), "choice_losses": sums[:, :-1], "num_val": sums[:, -1]}
-
-    def _minority(self, batch: GraphBatch) -> Tensor:
-        """Which validation nodes are outside their client's majority class."""
-        owners, majority = batch.rows.client_of[batch.val], batch.train_class_counts.argmax(dim=1)
-        return (batch.labels[batch.val] != majority[owners]) & (batch.num_train[owners] > 0)
+            counts.append(count_right(mixed, self._shifts, client.log_shares, batch))
+        sums = own.new_zeros(batch.num_clients, len(losses)).index_add(0, owners, torch.stack(losses, dim=1))
+        return {"choice_counts": torch.stack(counts, dim=2), "choice_losses": sums, "num_val": num_val(batch)}
 
     # ---- teacher and prediction -------------------------------------------------------------------
 

@@ -114,6 +114,18 @@ class NodeRows:
         return written
 
     @cached_property
+    def unit(self) -> NodeRows:
+        """The rows scaled to length 1; rows of zeros stay."""
+        scale = self.to_unit_length
+        if isinstance(self.features, Tensor):
+            return replace(self, features=self.features * scale[:, None])
+        matrix = self.features.matrix.cpu()
+        values = matrix.values() * scale.cpu().repeat_interleave(matrix.crow_indices().diff())
+        held = (values.numpy(), matrix.col_indices().numpy(), matrix.crow_indices().numpy())
+        scaled = sp.csr_array(held, shape=tuple(matrix.shape))
+        return replace(self, features=SparseMatrix.from_scipy(scaled, matrix.dtype).to(self.device))
+
+    @cached_property
     def to_unit_length(self) -> Tensor:
         """[n]: what scales each row to length 1; 0 for a row of zeros."""
         if isinstance(self.features, Tensor):
@@ -235,6 +247,11 @@ class GraphBatch:
             return self
         nodes = {name: getattr(self, name).to(device) for name in ("labels", "train", "val", "test")}
         return replace(self, rows=self.rows.to(device), train_rows=self.train_rows.to(device), **nodes)
+
+    @cached_property
+    def unit_rows(self) -> GraphBatch:
+        """The same clients, with every node's features scaled to length 1."""
+        return replace(self, rows=self.rows.unit, train_rows=self.train_rows.unit)
 
     @property
     def num_clients(self) -> int:

@@ -30,12 +30,14 @@ class WithBuffers:
 
 def init_state(algorithm: AnyAlgorithm, task: Task, batch: GraphBatch, seed: int) -> Any:
     """The clients' states before the first round."""
+    batch = _seen(algorithm, batch)
     client, buffers = algorithm.init_clients(task, batch, seed), algorithm.backbone.init_buffers(task, batch, seed)
     return WithBuffers(client, buffers) if buffers else client
 
 
 def train(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
     """One round of local training, on all nodes or on a sample."""
+    batch = _seen(algorithm, batch)
     update = update_on_sample if algorithm.sample_nodes else type(algorithm).client_update
     if not isinstance(state, WithBuffers):
         return update(algorithm, state, message, batch, seed)
@@ -46,6 +48,7 @@ def train(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBat
 
 def predict(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch) -> tuple[Tensor, Tensor | None]:
     """What a model predicts, [N, C], and what its loss is taken from, if not that."""
+    batch = _seen(algorithm, batch)
     if isinstance(state, WithBuffers):
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
     return algorithm.predict(state, message, batch), algorithm.loss_logits(state, message, batch)
@@ -55,7 +58,12 @@ def predict_alone(algorithm: AnyAlgorithm, state: Any, batch: GraphBatch) -> Ten
     """What the models predict that the clients would have had alone, where the algorithm trains them anyway."""
     if isinstance(state, WithBuffers):
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
-    return algorithm.alone_logits(state, batch)
+    return algorithm.alone_logits(state, _seen(algorithm, batch))
+
+
+def _seen(algorithm: AnyAlgorithm, batch: GraphBatch) -> GraphBatch:
+    """What an algorithm is shown: the clients, with rows of length 1 if it says so."""
+    return batch.unit_rows if algorithm.unit_rows else batch
 
 
 def _bound(algorithm: AnyAlgorithm, buffers: Params) -> AnyAlgorithm:

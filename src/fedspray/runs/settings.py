@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fedspray import algorithms, backbones, links
+from fedspray.algorithms._shift import shifted
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Backbone
 from fedspray.data.federation import Roster
@@ -102,6 +103,8 @@ def resolve(settings: RunSettings | Resolved) -> Resolved:
     rounds = RoundSettings(**_read(given, RoundSettings))
     selection.check(rounds.selection)
     backbone = _backbone(settings, settings.backbone)
+    if given.get("prior_shift", 0) not in (0, "0"):
+        algorithm_class = shifted(algorithm_class)
     algorithm = algorithm_class(backbone=backbone, **_read(given, algorithm_class))
     return Resolved(settings, algorithm, rounds, links.chain(settings.link, algorithm.uplink))
 

@@ -123,8 +123,9 @@ class Plan:
             check_meaning(method.algorithm, [name for given in (method.set, *own) for name in given])
         for rule in (*plan.rules, *plan.flags):
             for method in [each for each in plan.methods if each.name in rule.owners] or plan.methods:
-                for backbone in set(plan.backbones) & set(rule.owners):
-                    check_meaning(method.algorithm, rule.values, backbone)
+                shared = () if method.name in rule.owners else algorithms.find(method.algorithm).ignores
+                for backbone in set(plan.backbones) & set(rule.owners):  # what is for all, some may ignore
+                    check_meaning(method.algorithm, [name for name in rule.values if name not in shared], backbone)
         return plan
 
     def rows(self) -> list[Row]:
