@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from fedspray.cli import document
 from fedspray.cli import knobs as flags
+from fedspray.cli.document import commands
 from fedspray.cli.main import app, run_command
-from fedspray.cli.pages import arguments, usage
+from fedspray.cli.pages import usage
 from fedspray.errors import InputError
 from fedspray.experiment import DATA, TRAINING, knobs
 
@@ -24,9 +26,7 @@ AGREEMENT = ["deploy init", "deploy amend"]
 
 def flags_of(command: str) -> set[str]:
     """The flags of a command."""
-    _, apps, _ = app.parse_commands(command.split())
-    with app.app_stack(apps):
-        return {name for each in arguments(apps[-1]) for name in each.names if name.startswith("--")}
+    return {name for each in document.flags_of(command) for name in each.names if name.startswith("--")}
 
 
 @pytest.mark.parametrize("command", [*RUN, *STUDY, *FEDERATION])
@@ -83,17 +83,9 @@ def test_flags_of_nothing_else_are_made() -> None:
 
 def test_numbers_are_read_strictly() -> None:
     """cyclopts takes 2.5 for a whole number: numbers need `flags.whole`, or a knob, which is a text up to then."""
-    for command in every_command():
-        _, apps, _ = app.parse_commands(command.split())
-        with app.app_stack(apps):
-            for each in arguments(apps[-1]):
-                assert "int" not in str(each.hint) or each.parameter.converter is not None, f"{command} {each.name}"
-
-
-def every_command() -> Iterator[str]:
-    for name in [name for name in app if not name.startswith("-")]:
-        inner = [each for each in app[name] if not each.startswith("-")]
-        yield from (f"{name} {each}" for each in inner) if app[name].default_command is None else (name,)
+    for command in commands():
+        for each in document.flags_of(command):
+            assert "int" not in str(each.hint) or each.parameter.converter is not None, f"{command} {each.name}"
 
 
 def test_usage_names_what_must_be_given() -> None:

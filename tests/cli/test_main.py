@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,10 +15,25 @@ import pytest
 
 import fedspray
 from fedspray.cli import main
+from fedspray.cli.document import commands
 from fedspray.cli.organisations import ask
 from fedspray.errors import InputError
 
-HEAVY = ("torch", "torch_geometric", "scipy", "pandas", "matplotlib", "sklearn", "networkx", "igraph", "numpy")
+HEAVY = (
+    "nvflare",
+    "psutil",
+    "duckdb",
+    "pydantic",
+    "torch",
+    "torch_geometric",
+    "scipy",
+    "pandas",
+    "matplotlib",
+    "sklearn",
+    "networkx",
+    "igraph",
+    "numpy",
+)
 
 
 def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Sequence[str]:
@@ -29,17 +46,36 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Sequenc
     return ["datasets"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["deploy", "init", "--help"], ["--version"], []])
-def test_help_answers_without_heavy_imports(arguments: list[str]) -> None:
+def test_every_page_and_the_version_answer_without_heavy_imports() -> None:
+    pages = [["--help"], *([*name.split(), "--help"] for name in commands()), ["deploy"], ["--version"], []]
     code = (
         "import sys; from fedspray.cli.main import run_command; "
-        f"code = run_command({arguments!r}); "
-        f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+        f"codes = {{run_command(words) for words in {pages!r}}}; "
+        f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); print(codes)"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert outcome.returncode == 0
-    assert outcome.stdout
+    assert outcome.stdout.splitlines()[-1] == "{0, 2}"  # 2: a group without a command
     assert outcome.stderr.split() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"]])
+def test_help_takes_little_more_than_the_imports_of_its_libraries(words: list[str]) -> None:
+    """At most 0.30 CPU seconds where these imports take 0.15."""
+    libraries = "import cyclopts.help, docstring_parser, rich.console, rich.panel, rich.table"
+    ratios = [cpu_seconds(help_of(words)) / cpu_seconds(libraries) for _ in range(7)]
+    assert statistics.median(ratios) < 2.2
+
+
+def help_of(words: list[str]) -> str:
+    return f"from fedspray.cli.main import run_command; run_command({words!r})"
+
+
+def cpu_seconds(code: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_help_names_every_command_and_gives_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,15 +17,18 @@ from fedspray.errors import InputError
 if TYPE_CHECKING:
     from fedspray.deploy.project import Project
 
-deploy = group("deploy", "Federations between organisations: the coordinator's commands.")
-deploy.command("fedspray.cli.local:local", name="local")
+COMMANDS = ("init", "sign", "amend", "start", "run", "status", "disable", "enable", "stop")
+deploy = group(
+    "deploy",
+    "Federations between organisations: the coordinator's commands.",
+    {"local": "fedspray.cli.local:local", **{each: f"{__name__}:{each}" for each in COMMANDS}},
+)
 
 ProjectFolder = Annotated[Path, argument("The project's folder.", "PROJECT")]
 SiteName = Annotated[str, argument("One of its sites.", "SITE")]
 EVENTS_SHOWN = 10
 
 
-@deploy.command
 @examples(
     "fedspray deploy init fraud --site north --site south --host fl.example.org --features 32 --classes 2 --rounds 100"
 )
@@ -93,7 +96,6 @@ def init(
     output.note(f"then: fedspray deploy start {folder}, and fedspray deploy run {folder}")
 
 
-@deploy.command
 @organisational
 def sign(
     folder: ProjectFolder,
@@ -109,7 +111,6 @@ def sign(
     _tell_signed(Output(), request, coordinator.sign(Project.open(folder), request, again=again))
 
 
-@deploy.command
 @organisational
 def amend(
     folder: ProjectFolder,
@@ -143,7 +144,6 @@ def amend(
     output.note(f"send {project.folder / FILE} to every site, for: fedspray site agree KIT {FILE}")
 
 
-@deploy.command
 @organisational
 def start(folder: ProjectFolder, /, *, foreground: Foreground = False) -> None:
     """Start the server."""
@@ -163,7 +163,6 @@ def start(folder: ProjectFolder, /, *, foreground: Foreground = False) -> None:
     Output().note(f"the server runs as process {pid} on port {project.address.port}; its log is {log}")
 
 
-@deploy.command
 @organisational
 def run(
     folder: ProjectFolder,
@@ -209,7 +208,6 @@ def run(
     output.result(summary)
 
 
-@deploy.command
 @organisational
 def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
     """Show the server, the sites and the runs."""
@@ -238,7 +236,6 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
     output.result(found)
 
 
-@deploy.command
 @organisational
 def disable(folder: ProjectFolder, site: SiteName, /) -> None:
     """Cut a site off, at once and until it is enabled: its connections are closed, a running job goes on without it."""
@@ -249,7 +246,6 @@ def disable(folder: ProjectFolder, site: SiteName, /) -> None:
     Output().note(f"{site} is disabled" if new else f"{site} was disabled already")
 
 
-@deploy.command
 @organisational
 def enable(folder: ProjectFolder, site: SiteName, /) -> None:
     """Let a site in again that was disabled."""
@@ -260,7 +256,6 @@ def enable(folder: ProjectFolder, site: SiteName, /) -> None:
     Output().note(f"{site} is enabled" if new else f"{site} was not disabled")
 
 
-@deploy.command
 @organisational
 def stop(folder: ProjectFolder, /) -> None:
     """Stop the server; a run goes on from its last round when the server is started again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -27,9 +27,9 @@ def panel(title: str) -> Group:
 ARGUMENTS, OPTIONS, COMMANDS = panel("Arguments"), panel("Options"), panel("Commands")
 
 
-def group(name: str, text: str) -> App:
-    """A command that has commands."""
-    return App(
+def group(name: str, text: str, commands: Mapping[str, str]) -> App:
+    """A command that has commands: by name, in the order of its help page, the ``module:function`` that is called."""
+    made = App(
         name=name,
         help=text,
         help_flags=("--help", "-h"),
@@ -38,6 +38,9 @@ def group(name: str, text: str) -> App:
         group_parameters=OPTIONS,
         group_commands=COMMANDS,
     )
+    for command, path in commands.items():
+        made.command(path, name=command)
+    return made
 
 
 def flag(

@@ -30,7 +30,7 @@ COMMANDS = (
     *("demo", "run", "report", "algorithms", "links", "datasets", "inspect", "partition", "compare", "sweep", "tune"),
     *("plan", "bench", "reproduce", "import", "schema", "predict", "deploy", "site"),
 )
-"""In the order of the help page. Each is a module of this package with a function, or an app, of its name."""
+"""Each is a module of this package with a function, or a group of commands, of its name."""
 _ELSEWHERE = {"import": "tables:import_files"}
 """Except these: `import` is a word of Python's own."""
 
@@ -49,12 +49,14 @@ def _version() -> str:
     return f"fedspray {version('fedspray')}"
 
 
-app = group("fedspray", "Federated graph learning that does right by minority nodes.")
+app = group(
+    "fedspray",
+    "Federated graph learning that does right by minority nodes.",
+    {each: f"fedspray.cli.{_ELSEWHERE.get(each, f'{each}:{each}')}" for each in COMMANDS},
+)
 app.help_format, app.help_formatter = "plaintext", Page()
 app.version, app.version_flags = _version, ("--version",)
 app.default_parameter = Parameter(negative=(), allow_repeating=True)
-for each in COMMANDS:
-    app.command(f"fedspray.cli.{_ELSEWHERE.get(each, f'{each}:{each}')}", name=each)
 
 
 @app.command(name="--debug", group=OPTIONS)

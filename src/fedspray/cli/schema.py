@@ -11,11 +11,15 @@ from fedspray.cli.flags import AsJson, Count, argument, examples, flag, group
 from fedspray.cli.output import Output
 from fedspray.cli.tables import Memory, Nodes, progress
 
-schema = group("schema", "What the columns of your tables mean: compare schemas, agree on scales and vocabularies.")
+COMMANDS = ("check", "diff", "count", "merge")
+schema = group(
+    "schema",
+    "What the columns of your tables mean: compare schemas, agree on scales and vocabularies.",
+    {each: f"{__name__}:{each}" for each in COMMANDS},
+)
 SchemaFile = Annotated[Path, argument("A schema.", "FILE.toml")]
 
 
-@schema.command
 def check(file: SchemaFile, /) -> None:
     """Check a schema field by field."""
     from fedspray.tables.schema import Schema
@@ -24,7 +28,6 @@ def check(file: SchemaFile, /) -> None:
     Output().note(f"{file} is a schema with {len(read.features)} entries for features")
 
 
-@schema.command
 def diff(first: SchemaFile, second: SchemaFile, /, *, as_json: AsJson = False) -> None:
     """Name everything on which two schemas disagree; what files and columns are called is each one's own."""
     from fedspray.tables.diff import compare
@@ -42,7 +45,6 @@ def diff(first: SchemaFile, second: SchemaFile, /, *, as_json: AsJson = False) -
 @examples(
     "fedspray schema count schema.toml --nodes customers.csv --site north --out north.json",
 )
-@schema.command
 def count(
     file: SchemaFile,
     /,
@@ -71,7 +73,6 @@ def count(
     )
 
 
-@schema.command
 def merge(
     file: SchemaFile,
     statistics: Annotated[list[Path], argument("What each site counted.", "FILE.json", many=True)],

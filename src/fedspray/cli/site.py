@@ -11,7 +11,12 @@ from fedspray.cli.organisations import Foreground, ask, organisational
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-site = group("site", "Federations between organisations: a site's commands.")
+COMMANDS = ("request", "unpack", "check", "start", "status", "ledger", "agree", "stop")
+site = group(
+    "site",
+    "Federations between organisations: a site's commands.",
+    {each: f"{__name__}:{each}" for each in COMMANDS},
+)
 
 NOT_RUNNING, NOT_CONNECTED = 3, 4
 """Exit codes of `fedspray site status`."""
@@ -19,7 +24,6 @@ Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
 NewKit = Annotated[Path, argument("The folder that is or becomes the start-up kit.", "KIT")]
 
 
-@site.command
 @organisational
 def request(
     kit: NewKit,
@@ -35,7 +39,6 @@ def request(
     output.note(f"send {made} to the coordinator; when {name}.zip comes back: fedspray site unpack {kit} {name}.zip")
 
 
-@site.command
 @organisational
 def unpack(
     kit: NewKit,
@@ -51,7 +54,6 @@ def unpack(
     output.note(f"{kit} is the kit of {site.name}; next: fedspray site check {kit} --data PATH")
 
 
-@site.command
 @organisational
 def check(
     kit: Kit,
@@ -84,7 +86,6 @@ def check(
     output.result(found)
 
 
-@site.command
 @organisational
 def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
     """Start this site; it connects to the server and waits for jobs."""
@@ -106,7 +107,6 @@ def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
     Output().note(f"{site.name} runs as process {pid}; its log is {kit / processes.LOG_FILE}")
 
 
-@site.command
 @organisational
 def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     """Show whether this site runs and is connected, and how far its runs are; the exit code says it too."""
@@ -131,7 +131,6 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     return {"connected": 0, "stopped": NOT_RUNNING}.get(found["state"], NOT_CONNECTED)
 
 
-@site.command
 def ledger(kit: Kit, /, *, as_json: AsJson = False) -> None:
     """Show what left this building so far (answers, bytes and fields of each run), and what was refused."""
     from rich.table import Table
@@ -163,7 +162,6 @@ def ledger(kit: Kit, /, *, as_json: AsJson = False) -> None:
     output.result({"site": site.name, "runs": runs, "events": events})
 
 
-@site.command
 @organisational
 def agree(
     kit: Kit,
@@ -197,7 +195,6 @@ def agree(
     output.note(f"{site.name} agreed to {new.fingerprint()[:12]}")
 
 
-@site.command
 @organisational
 def stop(kit: Kit, /) -> None:
     """Stop this site and its job; what it remembers stays."""
