@@ -6,12 +6,11 @@ from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
 from fedspray.cli.flags import AsJson, argument
-from fedspray.cli.names import algorithm_names
 from fedspray.cli.output import Output
 
 
 def algorithms(
-    name: Annotated[str | None, argument("Show the settings of this one.", "NAME", complete=algorithm_names)] = None,
+    name: Annotated[str | None, argument("Show the settings of this one.", "NAME", complete="algorithms")] = None,
     /,
     *,
     as_json: AsJson = False,

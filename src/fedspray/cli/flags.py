@@ -50,7 +50,7 @@ def flag(
     name: str | None = None,
     box: str = OPTIONS.name,
     default: str | None = None,
-    complete: Callable[[], Iterable[str]] | None = None,
+    complete: str | Sequence[str] = (),
 ) -> Parameter:
     """A flag.
 
@@ -60,7 +60,7 @@ def flag(
         name: with its dashes, if it is not that of the parameter.
         box: of the help page.
         default: what holds if it is not given, in words; otherwise the parameter's default is shown.
-        complete: the values that a shell may propose.
+        complete: the values that a shell proposes: a list, or a package such as `datasets` or `algorithms`.
     """
     return Parameter(
         name=name,
@@ -68,20 +68,18 @@ def flag(
         metavar=metavar,
         group=panel(box),
         show_default=default or _shown,
-        completer=None if complete is None else lambda context: complete(),
+        completer=_completer(complete),
     )
 
 
-def argument(
-    text: str, metavar: str, *, many: bool = False, complete: Callable[[], Iterable[str]] | None = None
-) -> Parameter:
+def argument(text: str, metavar: str, *, many: bool = False, complete: str | Sequence[str] = ()) -> Parameter:
     """An argument without a flag; of ``many`` at least one must be given."""
     return Parameter(
         help=text,
         metavar=metavar,
         group=ARGUMENTS,
         required=many or None,
-        completer=None if complete is None else lambda context: complete(),
+        completer=_completer(complete),
     )
 
 
@@ -90,21 +88,27 @@ def whole(least: int, most: int | None = None) -> Parameter:
 
     def convert(kind: type, tokens: Sequence[Token]) -> int:
         (token,) = tokens
-        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        if not (is_whole(token.value) and least <= int(token.value) and (most is None or int(token.value) <= most)):
+        try:
+            value = int(token.value)  # cyclopts would take 2.5
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            bounds = f"at least {least}" if most is None else f"from {least} to {most}"
             raise InputError(f"{token.keyword} is {token.value!r}, but must be a whole number, {bounds}")
-        return int(token.value)
+        return value
 
     return Parameter(converter=convert)
 
 
-def is_whole(text: str) -> bool:
-    """Whether a text is a whole number: unlike for cyclopts, 2.5 is none."""
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
+def _completer(values: str | Sequence[str]) -> Callable[[Any], Iterable[str]] | None:
+    def propose(context: Any) -> Iterable[str]:
+        if not isinstance(values, str):
+            return values
+        from fedspray import datasets, plugins
+
+        return datasets.names() if values == "datasets" else plugins.names(f"fedspray.{values}")
+
+    return propose if values else None
 
 
 Count = Annotated[int, whole(1)]

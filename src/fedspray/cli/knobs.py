@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
 from cyclopts import Parameter
 
-from fedspray.cli import names
 from fedspray.cli.flags import flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 """The flags that are given, by the names of their knobs, as texts."""
-_COMPLETE = {
-    "dataset": names.dataset_names,
-    "algorithm": names.algorithm_names,
-    "partitioner": names.partitioner_names,
-}
 _LISTS = ("dataset", "algorithm", "backbone")
 """What a study takes several of."""
 
@@ -43,7 +37,8 @@ def flags_of(chosen: Iterable[Knob], *, lists: Collection[str] = (), required: C
 
 def _described(knob: Knob, many: bool) -> Parameter:
     text = f"{knob.help.removesuffix('.')}; repeatable." if many or knob.is_table or knob.is_list else knob.help
-    return flag(text, knob.metavar, box=knob.part, default=usual(knob), complete=_COMPLETE.get(knob.name))
+    names = f"{knob.name}s" if knob.name in ("dataset", "algorithm", "partitioner") else ""
+    return flag(text, knob.metavar, box=knob.part, default=usual(knob), complete=names)
 
 
 def usual(knob: Knob) -> str | None:

@@ -6,12 +6,11 @@ from dataclasses import fields
 from typing import Annotated, Any
 
 from fedspray.cli.flags import AsJson, argument
-from fedspray.cli.names import link_names
 from fedspray.cli.output import Output
 
 
 def links(
-    name: Annotated[str | None, argument("Show the settings of this one.", "NAME", complete=link_names)] = None,
+    name: Annotated[str | None, argument("Show the settings of this one.", "NAME", complete="links")] = None,
     /,
     *,
     as_json: AsJson = False,

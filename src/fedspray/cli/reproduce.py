@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedspray.cli import study
 from fedspray.cli.flags import AsJson, argument, examples, flag
-from fedspray.cli.names import dataset_names
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
@@ -31,11 +30,9 @@ NAMES = (
     "fedspray reproduce table2 --stored --out results",
 )
 def reproduce(
-    *parts: Annotated[str, argument(f"{', '.join(NAMES)}.", "PART…", many=True, complete=lambda: NAMES)],
+    *parts: Annotated[str, argument(f"{', '.join(NAMES)}.", "PART…", many=True, complete=NAMES)],
     quick: Annotated[bool, flag("A few rounds and one seed: everything in about ten minutes.")] = False,
-    dataset: Annotated[
-        list[str] | None, flag("Only this data set; repeatable.", "NAME", complete=dataset_names)
-    ] = None,
+    dataset: Annotated[list[str] | None, flag("Only this data set; repeatable.", "NAME", complete="datasets")] = None,
     stored: Annotated[bool, flag("Use finished cells only, and run nothing.")] = False,
     partitions: Annotated[
         Path | None,
