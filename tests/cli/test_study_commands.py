@@ -80,14 +80,18 @@ def test_flags_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("study.toml").write_text(TOML.split("[compare.tune]")[0])
     flags = ["--algorithm", "fedavg", "--algorithm", "fedspray", "--backbone", "mlp", "--seeds", "1"]
     flags += ["--reference", "fedavg", "--set", "fedspray:distill_weight=9", "--set", "lr=0.5", "--jobs", "1"]
+    flags += ["--local-epochs", "2", "--dtype", "float64", "--keep-split"]
     assert run_command(["compare", "study.toml", *flags, "--json"]) == 0
     summary, _ = printed(capsys)
     assert [r["method"] for r in summary["rows"]] == ["fedavg", "fedspray"]
     assert (summary["reference"], summary["seeds"]) == ("fedavg", [0])
     assert summary["rows"][1]["settings"]["distill_weight"] == 9.0
-    assert summary["rows"][0]["settings"]["lr"] == 0.5
+    assert (summary["rows"][0]["settings"]["lr"], summary["rows"][0]["settings"]["local_epochs"]) == (0.5, 2)
+    cells = [json.loads(file.read_text()) for file in Path("studies/cells").glob("*.json")]
+    assert {cell["dtype"] for cell in cells} == {"float64"}
     table = csv.DictReader(Path("studies/study/comparison.csv").read_text().splitlines())
-    again = "study.toml --seeds 1 --set fedspray:distill_weight=9 --set lr=0.5"  # the rest names rows of the file
+    again = "study.toml --keep-split --dtype float64 --local-epochs 2 --seeds 1 --set fedspray:distill_weight=9"
+    again += " --set lr=0.5"  # the rest names rows of the file
     assert {line["settings"] for line in table} == {again}
 
 
