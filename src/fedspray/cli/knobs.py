@@ -29,14 +29,14 @@ def flags_of(chosen: Iterable[Knob], *, lists: Collection[str] = (), required: C
     """The annotation of a parameter that receives the flags which are given, by name."""
     kinds = {}
     for knob in chosen:
-        many: bool = knob.name in lists
-        kind = list[str] if many or knob.is_table or knob.is_list else bool if knob.kind == "bool" else str
+        many: bool = knob.name in lists or knob.is_table or knob.is_list
+        kind = list[str] if many else bool if knob.kind == "bool" else str
         kinds[knob.name] = Annotated[Required[kind] if knob.name in required else kind, _described(knob, many)]
     return Annotated[TypedDict("Flags", kinds, total=False), Parameter(name="*")]  # type: ignore[operator]
 
 
 def _described(knob: Knob, many: bool) -> Parameter:
-    text = f"{knob.help.removesuffix('.')}; repeatable." if many or knob.is_table or knob.is_list else knob.help
+    text = f"{knob.help.removesuffix('.')}; repeatable." if many else knob.help
     names = f"{knob.name}s" if knob.name in ("dataset", "algorithm", "partitioner") else ""
     return flag(text, knob.metavar, box=knob.part, default=usual(knob), complete=names)
 
