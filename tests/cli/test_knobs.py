@@ -91,7 +91,7 @@ def test_numbers_are_read_strictly() -> None:
 def test_usage_names_what_must_be_given() -> None:
     assert usage(app, ["run"]) == "fedspray run [OPTIONS] [FILE.toml]"
     assert usage(app, ["report"]) == "fedspray report [OPTIONS] DIR…"
-    assert usage(app, ["predict"]).startswith("fedspray predict --model FILE --graph DIR|FILE.npz --out FILE.csv")
+    assert usage(app, ["sweep"]) == "fedspray sweep --vary NAME=A,B,… [OPTIONS] [FILE.toml]"
     assert usage(app, ["deploy"]) == "fedspray deploy COMMAND [OPTIONS]"
 
 
