@@ -15,7 +15,7 @@ from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv
 from toys import ragged_federation, stack
 
 from fedspray import backbones, seeds
-from fedspray.backbones.base import Backbone
+from fedspray.backbones.base import Backbone, Dropout
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.graph import Graph
@@ -171,6 +171,16 @@ def test_stacked_clients_equal_single_ones(name: str) -> None:
         ]
     )
     assert torch.allclose(together, alone, rtol=0, atol=1e-10)
+
+
+def test_every_seed_epoch_and_layer_drops_other_entries() -> None:
+    batch = stack(ragged_federation())
+    ones = torch.ones(batch.num_nodes, 40, dtype=torch.float64)
+    drop = Dropout(0.5, batch, 0, 0)
+    masks = [drop(ones), drop(ones), Dropout(0.5, batch, 0, 1)(ones), Dropout(0.5, batch, 1, 0)(ones)]
+    assert len({tuple(mask.flatten().tolist()) for mask in masks}) == 4
+    assert torch.equal(Dropout(0.5, batch, 0, 0)(ones), masks[0])
+    assert set(masks[0].flatten().tolist()) == {0.0, 2.0}
 
 
 def test_common_start_is_the_same_for_all_and_own_start_is_not() -> None:

@@ -122,8 +122,15 @@ def test_buffers_that_are_replaced_are_kept_too() -> None:
     assert worker.tensors(3)["candidate.client.buffers.passes"].tolist() == [8, 8, 8]
 
 
-@pytest.mark.parametrize("backbone", ["buffered:GIN", "buffered:Norm"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedspray", "scaffold", "fedala"])
+@pytest.mark.parametrize(
+    ("algorithm", "backbone"),
+    [
+        ("fedavg", "buffered:Norm"),
+        ("fedspray", "buffered:GIN"),
+        ("scaffold", "buffered:Norm"),
+        ("fedala", "buffered:GIN"),
+    ],
+)
 def test_a_broken_run_ends_with_the_same_bits_and_predicts(algorithm: str, backbone: str, tmp_path: Path) -> None:
     federation, whole, broken = ragged_federation(), tmp_path / "whole", tmp_path / "broken"
     result = fedspray.run(federation, algorithm=algorithm, backbone=backbone, hidden=8, rounds=4, out=whole)
