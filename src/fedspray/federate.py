@@ -148,7 +148,7 @@ def _cut(card: DatasetCard | None, path: Path, given: dict[str, Any], seed: int)
     settings = {
         "dataset": path.name if card is None else card.name,
         "partitioner": name,
-        **{key: _plain(value) for key, value in vars(cutter).items()},
+        **{key: _plain(value) for key, value in plugins.settings_of(cutter).items()},
         "num_clients": len(parts),
         "partition_seed": partition_seed,
         "graph_sha256": _content_hash(graph),

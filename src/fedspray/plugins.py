@@ -11,6 +11,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,6 +74,12 @@ def name_of(package: str, kind: str, found: type) -> str:
             "notebook, and make the object again whenever you define the class again"
         )
     return f"{module}:{name}"
+
+
+def settings_of(plugin: Any) -> dict[str, Any]:
+    """The settings of a data set or partitioner that a federation remembers: later ones where they are not neutral."""
+    values = {each.name: (getattr(plugin, each.name), each.metadata.get("neutral", ...)) for each in fields(plugin)}
+    return {name: value for name, (value, neutral) in values.items() if neutral is ... or value != neutral}
 
 
 def load_outside(kind: str, name: str, base: type) -> type[Any]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedspray.datasets._files import DataFolders
 from fedspray.errors import InputError
+from fedspray.plugins import settings_of
 
 if TYPE_CHECKING:
     from fedspray.data.graph import Graph
@@ -73,7 +74,7 @@ class ClientGraphs(ABC):
 
     def settings(self) -> dict[str, Any]:
         """What a federation remembers of it."""
-        return asdict(self)
+        return settings_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)
