@@ -25,7 +25,7 @@ class ScriptedPlayer:
         self.kind, self._case, self._rounds = kind, case, 0
 
     def wait_until_ready(self) -> tuple[Sample, dict[str, int]]:
-        nodes, clients = self._case.source.nodes or 100, self._case.source.clients or 1
+        nodes, clients = self._case.data.own.get("nodes") or 100, self._case.data.clients or 1
         size = {"nodes": nodes, "edges": 3 * nodes, "features": 5, "classes": 2, "clients": clients}
         return Sample(2.0, 4.0, 1_000_000, None), size
 
@@ -33,7 +33,7 @@ class ScriptedPlayer:
         self._rounds += 1
         if self.kind in self.fails and self._rounds == 2:
             raise PlayerFailed("its process ended with signal 9, perhaps for lack of memory")
-        cpu = 0.001 * (self._case.source.nodes or 100) * self.SHARE[self.kind] * self._rounds
+        cpu = 0.001 * (self._case.data.own.get("nodes") or 100) * self.SHARE[self.kind] * self._rounds
         metrics = {"loss": 0.5, "overall": 0.75 if self.kind == "ours" else 0.74}
         return Sample(cpu, 2 * cpu, 1_000_000 * self._rounds, None if self.kind == "floor" else metrics)
 

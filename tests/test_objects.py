@@ -14,7 +14,7 @@ import torch
 from toys import ragged_federation
 
 import fedspray as fs
-from fedspray.objects import Method
+from fedspray.objects import Chosen
 from fedspray.studies import cells
 from fedspray.studies.plan import Plan
 
@@ -83,25 +83,25 @@ def test_the_backbones_of_ones_own_are_what_they_say() -> None:
 
 def test_what_is_said_at_the_call_wins() -> None:
     own = fs.FedAvg(local_epochs=2, backbone=fs.SAGE(hidden=16, dropout=0.5))
-    assert Method.of(own) == Method("fedavg", "sage", {"local_epochs": 2, "hidden": 16, "dropout": 0.5})
-    assert Method.of(own, fs.SAGE(hidden=8)) == Method("fedavg", "sage", {"local_epochs": 2, "hidden": 8})
-    assert Method.of(own, "gcn") == Method("fedavg", "gcn", {"local_epochs": 2})
-    assert Method.of(own, values={"hidden": 4, "local_epochs": 5}).values == {
+    assert Chosen.of(own) == Chosen("fedavg", "sage", {"local_epochs": 2, "hidden": 16, "dropout": 0.5})
+    assert Chosen.of(own, fs.SAGE(hidden=8)) == Chosen("fedavg", "sage", {"local_epochs": 2, "hidden": 8})
+    assert Chosen.of(own, "gcn") == Chosen("fedavg", "gcn", {"local_epochs": 2})
+    assert Chosen.of(own, values={"hidden": 4, "local_epochs": 5}).values == {
         "local_epochs": 5,
         "hidden": 4,
         "dropout": 0.5,
     }
-    assert Method.of(fs.FedAvg()) == Method.of(fs.FedAvg) == Method.of("fedavg") == Method("fedavg", "gcn", {})
+    assert Chosen.of(fs.FedAvg()) == Chosen.of(fs.FedAvg) == Chosen.of("fedavg") == Chosen("fedavg", "gcn", {})
 
 
 def test_a_backbone_object_is_stronger_than_a_preset_also_where_it_is_as_usual() -> None:
     presets = fs.GCFL.presets["published"]
     changed = {name: value for name, value in presets.items() if name in fs.GCN.__dataclass_fields__}
     assert changed
-    method = Method.of(fs.GCFL, fs.GCN(), preset="published")
+    method = Chosen.of(fs.GCFL, fs.GCN(), preset="published")
     assert {name: method.values[name] for name in changed} == {name: getattr(fs.GCN(), name) for name in changed}
     with pytest.raises(fs.InputError, match="preset is 'published', but GCFL"):
-        Method.of(fs.GCFL(), preset="published")
+        Chosen.of(fs.GCFL(), preset="published")
 
 
 def test_cells_have_the_same_keys(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fedspray.objects import (
     DEFAULT_BACKBONE,
     AnyAlgorithm,
     AnyBackbone,
-    Method,
+    Chosen,
     algorithm_named,
     backbone_named,
     backbones_named,
@@ -84,7 +84,7 @@ def run(
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads is {threads!r}, but must be at least 1")
     own = run_knobs()
-    chosen = Method.of(algorithm, backbone, preset, {k: v for k, v in values.items() if k not in own})
+    chosen = Chosen.of(algorithm, backbone, preset, {k: v for k, v in values.items() if k not in own})
     check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
     given = {**chosen.values, **{k: v for k, v in values.items() if k in own}}
     if rounds is not None:
@@ -331,7 +331,7 @@ def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:
         if isinstance(each, Mapping):
             tables.append(dict(each))
             continue
-        method = Method.of(each)
+        method = Chosen.of(each)
         tables.append({"name": label or method.algorithm, "algorithm": method.algorithm, "set": dict(method.values)})
         if replaced:
             tables[-1]["set"] = algorithm_named(each)[1]

@@ -19,6 +19,9 @@ from filelock import FileLock, Timeout
 
 from fedspray.errors import InputError, MissingDataError, disk_full_at
 
+Json = dict[str, Any]
+"""A JSON object."""
+
 LOCK = ".lock"
 """Held by the process that writes into a folder."""
 

@@ -27,7 +27,7 @@ DEFAULT_BACKBONE = "gcn"
 
 
 @dataclass(frozen=True)
-class Method:
+class Chosen:
     """An algorithm with its backbone, by name."""
 
     algorithm: str
@@ -42,7 +42,7 @@ class Method:
         backbone: AnyBackbone | None = None,
         preset: str | None = None,
         values: Mapping[str, Any] | None = None,
-    ) -> Method:
+    ) -> Chosen:
         """From names, objects or classes; without ``backbone`` an algorithm object has its own."""
         name, own = algorithm_named(algorithm)
         if preset is not None and isinstance(algorithm, Algorithm):

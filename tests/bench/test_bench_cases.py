@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedspray.bench.cases import QUICK, SUITE, Case, Source, choose_cases
+from fedspray.bench.cases import QUICK, SUITE, Case, choose_cases
 from fedspray.errors import InputError
+from fedspray.experiment import Data
 
 
 def choose(**given: Any) -> list[Case]:
@@ -30,7 +31,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sources(cases: list[Case]) -> list[tuple[str, int | None, int | None]]:
-    return list(dict.fromkeys((case.source.dataset, case.source.nodes, case.source.clients) for case in cases))
+    return list(dict.fromkeys((case.data.dataset, case.data.own.get("nodes"), case.data.clients) for case in cases))
 
 
 @pytest.mark.parametrize(("quick", "sizes", "models"), [(False, SUITE, 6), (True, QUICK, 1)])
@@ -50,8 +51,8 @@ def test_the_default_is_all_of_banks_and_the_data_at_hand(
 def test_what_is_given_is_all_that_is_measured() -> None:
     cases = choose(names=["pubmed"], banks=["200/4"], backbones=["sage"], algorithms=["fedavg"])
     assert cases == [
-        Case(Source("pubmed"), "sage", "fedavg"),
-        Case(Source("banks", 200, 4), "sage", "fedavg"),
+        Case(Data.of(dataset="pubmed"), "sage", "fedavg"),
+        Case(Data.of(dataset="banks", nodes=200, clients=4), "sage", "fedavg"),
     ]
     assert str(cases[1]) == "banks 200/4, sage, fedavg"
 
@@ -60,13 +61,13 @@ def test_client_lists_are_looked_for_in_the_data_folder(data: Path) -> None:
     (data / "partitions" / "PubMed").mkdir(parents=True)
     for given in (None, Path("partitions")):
         (case,) = choose(names=["pubmed"], backbones=["gcn"], algorithms=["fedavg"], partitions=given)
-        assert case.source.partition_dir == data / "partitions" / "PubMed"
+        assert case.data.own["partition_dir"] == str(data / "partitions" / "PubMed")
 
 
 def test_client_lists_are_found_by_the_data_set(tmp_path: Path) -> None:
     (tmp_path / "PubMed").mkdir()
     cases = choose(names=["pubmed", "physics"], backbones=["gcn"], algorithms=["fedavg"], partitions=tmp_path)
-    assert [case.source.partition_dir for case in cases] == [tmp_path / "PubMed", None]
+    assert [case.data.own.get("partition_dir") for case in cases] == [str(tmp_path / "PubMed"), None]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from fedspray.bench import process
-from fedspray.bench.cases import Case, Source
+from fedspray.bench.cases import Case
 from fedspray.bench.process import Player, PlayerFailed
 from fedspray.errors import InputError
+from fedspray.experiment import Data
 
-SMALL = Case(Source("banks", 200, 2), "sage", "fedspray")
+SMALL = Case(Data.of(dataset="banks", nodes=200, clients=2), "sage", "fedspray")
 
 
 def test_ours_plays_rounds_with_their_metrics() -> None:
@@ -61,7 +62,7 @@ def serve(kind: str, case: Case, reference: Path | None = None) -> list[object]:
 
 
 def test_bad_input_reaches_the_command() -> None:
-    (error,) = serve(process.OURS, Case(Source("nonsense"), "gcn", "fedavg"))
+    (error,) = serve(process.OURS, Case(Data.of(dataset="nonsense"), "gcn", "fedavg"))
     assert isinstance(error, InputError)
     assert str(error).startswith("unknown data set 'nonsense'")
 

@@ -6,10 +6,11 @@ import pytest
 from scripted import ScriptedPlayer, scripted
 
 from fedspray.bench import measure as module
-from fedspray.bench.cases import Case, Source
+from fedspray.bench.cases import Case
 from fedspray.bench.measure import largest_difference, measure
+from fedspray.experiment import Data
 
-CASE = Case(Source("banks", 1000, 4), "gcn", "fedspray")
+CASE = Case(Data.of(dataset="banks", nodes=1000, clients=4), "gcn", "fedspray")
 FILE = Path("reference.py")
 
 

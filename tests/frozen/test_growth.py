@@ -121,7 +121,7 @@ def test_a_metric_is_declared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert summary["seeds"][0]["val"]["error"] == pytest.approx(1 - summary["seeds"][0]["val"]["overall"])
     write_report([tmp_path / "run"], tmp_path / "page.html")
     assert ">error rate</th>" in (tmp_path / "page.html").read_text()
-    assert tuning.score("error", {"error": 0.2}) == -0.2
+    assert tuning.criterion_score("error", {"error": 0.2}) == -0.2
     for file in STORED:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     rows = [row("fedavg"), row("fedspray")]

@@ -6,8 +6,9 @@ import pytest
 from scripted import scripted
 
 from fedspray.bench import measure
-from fedspray.bench.cases import Case, Source
+from fedspray.bench.cases import Case
 from fedspray.bench.scaling import find_series
+from fedspray.experiment import Data
 from fedspray.report.benchmarks import benchmark_figure, benchmark_markdown, benchmark_sheets
 
 SIZES = ((1000, 2), (2000, 2), (4000, 2), (4000, 8))
@@ -17,7 +18,7 @@ SIZES = ((1000, 2), (2000, 2), (4000, 2), (4000, 8))
 def content(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> dict[str, Any]:
     """Four sizes of banks and one of PubMed, each with two models; the reference plays one round at 4,000 nodes."""
     monkeypatch.setattr(measure, "Player", scripted())
-    sources = [Source("pubmed"), *(Source("banks", *size) for size in SIZES)]
+    sources = [Data.of(dataset="pubmed"), *(Data.of(dataset="banks", nodes=n, clients=k) for n, k in SIZES)]
     cases = [
         measure.measure(Case(source, backbone, "fedspray"), repetitions=3, threads=1, reference=tmp_path)
         for source in sources
@@ -60,7 +61,9 @@ def test_a_reference_that_played_once_is_marked(content: dict[str, Any]) -> None
 
 def test_failures_are_named(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "Player", scripted(fails=("ours",)))
-    case = measure.measure(Case(Source("banks", 50, 2), "sgc", "fedavg"), repetitions=3, threads=1, reference=None)
+    case = measure.measure(
+        Case(Data.of(dataset="banks", nodes=50, clients=2), "sgc", "fedavg"), repetitions=3, threads=1, reference=None
+    )
     sheet = benchmark_sheets({**content, "cases": [case], "scaling": []})[0]
     assert sheet.rows == [["50/2", "SGC FedAvg", "–", "–", "–"]]
     assert "50/2, SGC FedAvg: ours failed, its process ended with signal 9" in sheet.note

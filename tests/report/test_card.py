@@ -6,8 +6,8 @@ import pytest
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import paired_difference
 from fedspray.report import findings
-from fedspray.report.card import Card, Cell, make_card
-from fedspray.report.methods import Method, SeedRun
+from fedspray.report.card import Card, Tally, make_card
+from fedspray.report.methods import Contender, SeedRun
 from fedspray.runs.nodes import NodeTable
 
 # Six nodes in the order of client, class and local homophily; class 0 is the majority of both clients.
@@ -27,9 +27,9 @@ def nodes(majority: int = 0, **tested: bool) -> NodeTable:
     return NodeTable(("a", "b"), COUNTS, np.array([majority, 0]), test, correct)
 
 
-def method(label: str, **seeds: NodeTable | None) -> Method:
+def method(label: str, **seeds: NodeTable | None) -> Contender:
     runs = [SeedRun(int(name[1:]), "", {}, [], value, None) for name, value in seeds.items()]
-    return Method(label, ({"algorithm": label, "backbone": "gcn"},), tuple(runs))
+    return Contender(label, ({"algorithm": label, "backbone": "gcn"},), tuple(runs))
 
 
 # Nodes 0 and 4 are tested under both seeds.
@@ -55,19 +55,19 @@ def card() -> Card:
 def test_counts_by_hand(card: Card) -> None:
     assert card.seeds == (0, 1)
     # Minority at client 0: node 1 both; 3 lost; 4 gained under seed 0 and both under seed 1; 2 gained.
-    assert card.cell("minority", 0) == Cell(nodes=4, both=2, gained=2, lost=1, neither=0)
-    assert card.cell("minority", 1) == Cell(nodes=1, both=0, gained=1, lost=0, neither=0)
-    assert card.cell() == Cell(nodes=5, both=2, gained=3, lost=1, neither=0)
+    assert card.cell("minority", 0) == Tally(nodes=4, both=2, gained=2, lost=1, neither=0)
+    assert card.cell("minority", 1) == Tally(nodes=1, both=0, gained=1, lost=0, neither=0)
+    assert card.cell() == Tally(nodes=5, both=2, gained=3, lost=1, neither=0)
     # Node 0 is of the majority class: right under both with seed 0, lost with seed 1.
-    assert card.cell("majority") == Cell(nodes=1, both=1, gained=0, lost=1, neither=0)
+    assert card.cell("majority") == Tally(nodes=1, both=1, gained=0, lost=1, neither=0)
     assert card.cell(None).tests == 8
 
 
 def test_cells_by_class_and_homophily(card: Card) -> None:
-    assert card.cell("minority", 0, 1, 0) == Cell(nodes=2, both=1, gained=1, lost=0, neither=0)  # nodes 1 and 2
-    assert card.cell("minority", 0, 1, 1) == Cell(nodes=1, both=0, gained=0, lost=1, neither=0)  # node 3
-    assert card.cell("minority", 0, 2, 5) == Cell(nodes=1, both=1, gained=1, lost=0, neither=0)  # node 4, isolated
-    assert card.cell("minority", 0, 2, 0) == Cell(0, 0, 0, 0, 0)
+    assert card.cell("minority", 0, 1, 0) == Tally(nodes=2, both=1, gained=1, lost=0, neither=0)  # nodes 1 and 2
+    assert card.cell("minority", 0, 1, 1) == Tally(nodes=1, both=0, gained=0, lost=1, neither=0)  # node 3
+    assert card.cell("minority", 0, 2, 5) == Tally(nodes=1, both=1, gained=1, lost=0, neither=0)  # node 4, isolated
+    assert card.cell("minority", 0, 2, 0) == Tally(0, 0, 0, 0, 0)
     assert card.cell("minority", 0, 2, 0).difference is None
 
 
@@ -87,7 +87,7 @@ def test_only_common_seeds_and_common_nodes_count() -> None:
     card = make_card(OWN, other, 2, 3)
     assert card is not None
     assert card.seeds == (1,)
-    assert card.cell(None) == Cell(nodes=1, both=1, gained=0, lost=0, neither=0)
+    assert card.cell(None) == Tally(nodes=1, both=1, gained=0, lost=0, neither=0)
     assert make_card(OWN, method("base", s7=nodes(n1=True)), 2, 3) is None
     assert make_card(OWN, method("base", s0=None), 2, 3) is None
     assert make_card(OWN, method("base", s1=nodes(n5=True)), 2, 3) is None
@@ -97,9 +97,9 @@ def test_a_node_whose_group_changes_with_the_split_is_one_of_all_nodes() -> None
     own = method("own", s0=nodes(n0=True, n1=True), s1=nodes(majority=1, n0=True, n1=False))
     card = make_card(own, None, 2, 3)
     assert card is not None
-    assert card.cell("minority") == Cell(nodes=2, both=2, gained=0, lost=0, neither=0)  # 1, then 0
-    assert card.cell("majority") == Cell(nodes=2, both=1, gained=0, lost=0, neither=1)  # 0, then 1
-    assert card.cell(None) == Cell(nodes=2, both=3, gained=0, lost=0, neither=1)
+    assert card.cell("minority") == Tally(nodes=2, both=2, gained=0, lost=0, neither=0)  # 1, then 0
+    assert card.cell("majority") == Tally(nodes=2, both=1, gained=0, lost=0, neither=1)  # 0, then 1
+    assert card.cell(None) == Tally(nodes=2, both=3, gained=0, lost=0, neither=1)
 
 
 def test_minority_nodes_alone_have_their_sentence() -> None:
@@ -115,7 +115,7 @@ def test_minority_nodes_alone_have_their_sentence() -> None:
 def test_without_a_reference_the_card_holds_accuracies() -> None:
     card = make_card(OWN, None, 2, 3)
     assert card is not None
-    assert card.cell() == Cell(nodes=5, both=5, gained=0, lost=0, neither=1)
+    assert card.cell() == Tally(nodes=5, both=5, gained=0, lost=0, neither=1)
 
 
 def large_card(label: str, client_counts: list[tuple[int, int, int, int]]) -> Card:

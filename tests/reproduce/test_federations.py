@@ -9,11 +9,11 @@ from fedspray.data.graph import Graph
 from fedspray.experiment import Data
 from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found, NotFound
 from fedspray.reproduce.federations import table1, table4
-from fedspray.reproduce.trained import Request
+from fedspray.reproduce.trained import Order
 
 
-def request(partitions: Path, *datasets: str) -> Request:
-    return Request(
+def request(partitions: Path, *datasets: str) -> Order:
+    return Order(
         run_cells=lambda title, cells: [],
         access=Access([partitions]),
         experiments=Path(),

@@ -12,7 +12,7 @@ from fedspray.errors import InputError
 from fedspray.experiment import Data
 from fedspray.reproduce.access import AUTHORS, Access, Found, NotFound
 from fedspray.reproduce.parts import PARTS
-from fedspray.reproduce.trained import QUICK_NOTE, Request
+from fedspray.reproduce.trained import QUICK_NOTE, Order
 from fedspray.studies.grid import Grid
 
 STUDY = """
@@ -44,10 +44,10 @@ def make(
     run: bool = True,
     quick: bool = False,
     access: Access | None = None,
-) -> Request:
+) -> Order:
     (tmp_path / f"{part}-banks.toml").write_text(STUDY.format(algorithms=algorithms))
     cells = tmp_path / "cells"
-    return Request(
+    return Order(
         run_cells=lambda title, wanted: Grid(wanted, cells).run() if run else Grid(wanted, cells).stored(),
         access=access or Access([tmp_path]),
         experiments=tmp_path,
@@ -56,8 +56,8 @@ def make(
 
 
 def test_a_table_of_runs(tmp_path: Path) -> None:
-    request = make(tmp_path, "table2")
-    result = PARTS["table2"](request)
+    order = make(tmp_path, "table2")
+    result = PARTS["table2"](order)
     assert [(line.labels["algorithm"], line.quantity) for line in result.lines[:2]] == [
         ("local", "overall"),
         ("local", "minority"),
@@ -117,10 +117,10 @@ def test_a_sweep_has_a_picture_with_the_values_in_order(tmp_path: Path) -> None:
 
 
 def test_figure_2_compares_clients(tmp_path: Path) -> None:
-    request = make(tmp_path, "figure2", '["fedavg"]')
+    order = make(tmp_path, "figure2", '["fedavg"]')
     file = tmp_path / "figure2-banks.toml"
     file.write_text(file.read_text().replace('["gcn"]', '["mlp", "gcn"]'))
-    result = PARTS["figure2"](request)
+    result = PARTS["figure2"](order)
     assert len([line for line in result.lines if "client" in line.labels]) == 8
     assert result.findings == []  # these are not the paper's clients
     assert result.pictures["figure2.png"].startswith(b"\x89PNG")
@@ -154,6 +154,6 @@ def test_proposition_1_has_three_federations_and_a_picture(tmp_path: Path) -> No
 
 
 def test_a_part_without_studies_is_refused(tmp_path: Path) -> None:
-    request = make(tmp_path, "table2")
+    order = make(tmp_path, "table2")
     with pytest.raises(InputError, match=r"holds no file table3-\*\.toml"):
-        PARTS["table3"](request)
+        PARTS["table3"](order)

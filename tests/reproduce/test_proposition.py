@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedspray.reproduce.proposition import CASES, KINDS, Case, class_means, embeddings, estimate
+from fedspray.reproduce.proposition import CASES, KINDS, TwoClasses, class_means, embeddings, estimate
 
 BANKS, UNEVEN, UNBALANCED = CASES
 
@@ -24,7 +24,7 @@ def test_distances_by_hand() -> None:
 
 @pytest.mark.parametrize("case", [BANKS, UNEVEN])
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_balanced_federation_the_formula_is_exact(case: Case, kind: str) -> None:
+def test_in_a_balanced_federation_the_formula_is_exact(case: TwoClasses, kind: str) -> None:
     assert case.imbalance == pytest.approx(0)
     assert case.exact_distance(kind) == pytest.approx(case.paper_distance(kind))
 
@@ -37,12 +37,12 @@ def test_equal_classes_are_not_balance() -> None:
 
 
 def test_without_an_offset_imbalance_does_no_harm() -> None:
-    centred = Case("centred", UNBALANCED.p, UNBALANCED.q, UNBALANCED.majority_nodes)
+    centred = TwoClasses("centred", UNBALANCED.p, UNBALANCED.q, UNBALANCED.majority_nodes)
     assert centred.exact_distance("sum") == pytest.approx(centred.paper_distance("sum"))
 
 
 def test_weights_of_clients() -> None:
-    case = Case("two", (0.8, 0.8), (0.2, 0.6), (10, 10))
+    case = TwoClasses("two", (0.8, 0.8), (0.2, 0.6), (10, 10))
     np.testing.assert_allclose(case.weights("sum"), [[1, 0.6], [0.2, 1]])
     np.testing.assert_allclose(case.weights("average"), [[1 / 1.6, 0.6 / 1.6], [0.2 / 1.2, 1 / 1.2]])
 
@@ -56,7 +56,7 @@ def test_means_lie_where_the_case_says() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_monte_carlo_finds_the_exact_distances_and_not_the_formula_without_balance(case: Case) -> None:
+def test_monte_carlo_finds_the_exact_distances_and_not_the_formula_without_balance(case: TwoClasses) -> None:
     found = estimate(case, draws=4, seed=50)
     for kind in KINDS:
         assert found[kind].distance == pytest.approx(case.exact_distance(kind), abs=0.025)

@@ -14,7 +14,7 @@ from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found
 from fedspray.reproduce.lines import DONE, FAILED, PARTLY, QUICK, Line, PartResult
 from fedspray.reproduce.parts import table3
 from fedspray.reproduce.table2 import table2
-from fedspray.reproduce.trained import Request, experiments_folder
+from fedspray.reproduce.trained import Order, experiments_folder
 from fedspray.studies.cells import Cell
 from fedspray.studies.grid import Outcome
 from fedspray.studies.results import CellResult
@@ -57,8 +57,8 @@ def pretend(title: str, cells: Sequence[Cell]) -> list[Outcome]:
 
 @pytest.fixture(scope="module")
 def result() -> PartResult:
-    request = Request(run_cells=pretend, access=Known([]), experiments=experiments_folder(), datasets=["pubmed"])
-    return table2(request)
+    order = Order(run_cells=pretend, access=Known([]), experiments=experiments_folder(), datasets=["pubmed"])
+    return table2(order)
 
 
 def test_nearness_is_counted_in_published_deviations(result: PartResult) -> None:
@@ -127,7 +127,7 @@ def test_the_ablation_is_judged_where_both_rows_are_finished() -> None:
         return CellResult({"metrics": {"overall": value, "minority": value}})
 
     # Published: 87.71 and 62.12 with proxies, 77.11 and 42.01 without.
-    result = table3(Request(run_cells=some, access=Known([]), experiments=experiments_folder()))
+    result = table3(Order(run_cells=some, access=Known([]), experiments=experiments_folder()))
     assert result.findings == [
         "pubmed, overall: without proxies −0.50 points; published −10.60.",
         "pubmed, minority: without proxies −0.50 points; published −20.11.",

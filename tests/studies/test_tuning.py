@@ -12,7 +12,7 @@ from fedspray.studies.cells import Cell
 from fedspray.studies.grid import Outcome
 from fedspray.studies.plan import Plan
 from fedspray.studies.results import CellResult
-from fedspray.studies.tuning import TunePlan, chosen_toml, grid_points, score, tune_rows
+from fedspray.studies.tuning import TunePlan, chosen_toml, criterion_score, grid_points, tune_rows
 
 
 def outcome(cell: Cell, overall: float, minority: float, failures: int = 0) -> Outcome:
@@ -41,11 +41,11 @@ def test_a_larger_grid_is_thinned_out_always_the_same_way() -> None:
 
 def test_scores() -> None:
     validation = {"overall": 0.9, "minority": 0.5, "balanced": 0.6, "loss": 0.3}
-    assert score("mean", validation) == pytest.approx(0.7)
-    assert score("loss", validation) == -0.3
-    assert score("minority", validation) == 0.5
-    assert score("mean", {**validation, "minority": None}) == 0.9
-    assert score("mean", dict.fromkeys(validation)) is None
+    assert criterion_score("mean", validation) == pytest.approx(0.7)
+    assert criterion_score("loss", validation) == -0.3
+    assert criterion_score("minority", validation) == 0.5
+    assert criterion_score("mean", {**validation, "minority": None}) == 0.9
+    assert criterion_score("mean", dict.fromkeys(validation)) is None
 
 
 def test_shared_settings_are_the_best_on_average_and_then_each_method_has_its_own() -> None:

@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedspray import datasets
 from fedspray.errors import InputError, unknown
-
-if TYPE_CHECKING:
-    from fedspray.data.federation import Federation
-    from fedspray.experiment import RunSettings
+from fedspray.experiment import Data, RunSettings
 
 BACKBONES = ("gcn", "sgc", "sage")
 ALGORITHMS = ("fedspray", "fedavg")
@@ -32,39 +28,20 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a federation comes from."""
-
-    dataset: str
-    nodes: int | None = None
-    clients: int | None = None
-    partition_dir: Path | None = None
-
-    def open(self) -> Federation:
-        """Builds the federation."""
-        from fedspray.federate import build_federation
-
-        return build_federation(
-            self.dataset, nodes=self.nodes, clients=self.clients, partition_dir=self.partition_dir, seed=SEED
-        )
-
-
-@dataclass(frozen=True)
 class Case:
     """One line of a benchmark."""
 
-    source: Source
+    data: Data
     backbone: str
     algorithm: str
 
     def __str__(self) -> str:
-        size = "" if self.source.nodes is None else f" {self.source.nodes:,}/{self.source.clients}"
-        return f"{self.source.dataset}{size}, {self.backbone}, {self.algorithm}"
+        nodes = self.data.own.get("nodes")
+        size = "" if nodes is None else f" {nodes:,}/{self.data.clients}"
+        return f"{self.data.dataset}{size}, {self.backbone}, {self.algorithm}"
 
     def settings(self) -> RunSettings:
         """The run: all settings at their defaults."""
-        from fedspray.experiment import RunSettings
-
         return RunSettings(algorithm=self.algorithm, backbone=self.backbone, seeds=(SEED,))
 
 
@@ -102,11 +79,11 @@ def choose_cases(
     if not names and not sizes:
         names = [name for name in (REAL[:1] if quick else REAL) if folders.hold(name)]
         sizes = QUICK if quick else SUITE
-    sources = [Source(name, partition_dir=_client_lists(lists, name)) for name in names]
-    sources += [Source("banks", nodes, clients) for nodes, clients in sizes]
+    chosen = [Data.of(dataset=name, partition_dir=_client_lists(lists, name)) for name in names]
+    chosen += [Data.of(dataset="banks", nodes=nodes, clients=clients) for nodes, clients in sizes]
     chosen_backbones = backbones or (BACKBONES[:1] if quick else BACKBONES)
     chosen_algorithms = algorithms or (ALGORITHMS[:1] if quick else ALGORITHMS)
-    return [Case(*parts) for parts in product(sources, chosen_backbones, chosen_algorithms)]
+    return [Case(*parts) for parts in product(chosen, chosen_backbones, chosen_algorithms)]
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -116,6 +93,6 @@ def _size(text: str) -> tuple[int, int]:
     return int(nodes), int(clients)
 
 
-def _client_lists(partitions: Path, dataset: str) -> Path | None:
+def _client_lists(partitions: Path, dataset: str) -> str | None:
     """The folder of this data set's client lists, whatever the case of its name; None: there is none."""
-    return next((folder for folder in sorted(partitions.glob("*")) if folder.name.lower() == dataset), None)
+    return next((str(folder) for folder in sorted(partitions.glob("*")) if folder.name.lower() == dataset), None)

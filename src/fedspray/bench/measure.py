@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from fedspray.bench.cases import Case
 from fedspray.bench.process import FLOOR, OURS, REFERENCE, Player, PlayerFailed, Sample
-
-Json = dict[str, Any]
+from fedspray.files import Json
 
 WARM_UP = 2
 """Rounds of ours and of the floor that do not count: the first ones evaluate nothing yet and build matrices."""
@@ -52,9 +50,9 @@ def measure(case: Case, *, repetitions: int, threads: int, reference: Path | Non
         _play(table, repetitions)
     lines = {kind: _line(table, kind, start_up) for kind in kinds}
     return {
-        "dataset": case.source.dataset,
+        "dataset": case.data.dataset,
         **{name: size.get(name) for name in ("nodes", "edges", "features", "classes", "clients")},
-        "published_clients": case.source.partition_dir is not None,
+        "published_clients": "partition_dir" in case.data.own,
         "backbone": case.backbone,
         "algorithm": case.algorithm,
         OURS: lines[OURS],

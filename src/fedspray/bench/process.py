@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fedspray.bench.cases import Case
+from fedspray.bench.cases import SEED, Case
 from fedspray.errors import InputError
 
 OURS, FLOOR, REFERENCE = "ours", "floor", "reference"
@@ -110,9 +110,10 @@ def _serve(connection: Connection, kind: str, case: Case, threads: int, referenc
         import torch
 
         from fedspray.bench import players
+        from fedspray.federate import build_federation
 
         torch.set_num_threads(threads)
-        federation = case.source.open()
+        federation = build_federation(**case.data.to_json(), seed=SEED)
         connection.send(
             {
                 "nodes": sum(client.graph.num_nodes for client in federation.clients),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Json = dict[str, Any]
+from fedspray.files import Json
 
 _SIZES = {"nodes": "clients", "clients": "nodes"}
 """What grows, and what stays the same meanwhile."""

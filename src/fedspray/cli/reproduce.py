@@ -58,7 +58,7 @@ def reproduce(
     from fedspray.reproduce.access import Access
     from fedspray.reproduce.lines import lost_figures
     from fedspray.reproduce.parts import PARTS
-    from fedspray.reproduce.trained import Request, experiments_folder
+    from fedspray.reproduce.trained import Order, experiments_folder
     from fedspray.studies.grid import Grid
 
     output = Output(as_json)
@@ -77,7 +77,7 @@ def reproduce(
     def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
         return Grid(wanted, work.cells).stored() if stored else workers.run(title, wanted)
 
-    request = Request(
+    request = Order(
         run_cells=run_cells,
         access=access,
         experiments=experiments_folder(experiments),

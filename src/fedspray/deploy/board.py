@@ -18,9 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from fedspray import files
-from fedspray.deploy.wire import Json
 from fedspray.engine.rounds import Progress
 from fedspray.errors import disk_full_at
+from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.runs import store
 from fedspray.runs.callbacks import Callback

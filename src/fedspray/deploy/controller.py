@@ -22,9 +22,10 @@ from fedspray.deploy.board import Board
 from fedspray.deploy.host import Quorum, RemoteHost
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.server import Server
-from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
+from fedspray.deploy.wire import Ask, Malformed, Reply, freeze, thaw
 from fedspray.engine.local import Blocks
 from fedspray.errors import InputError, RunStopped, printable
+from fedspray.files import Json
 from fedspray.runs.conduct import Host, conduct
 
 POLL = 0.02

@@ -19,9 +19,10 @@ from fedspray import files
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.protocol import LEDGER
 from fedspray.deploy.site import Site, SiteRun
-from fedspray.deploy.wire import Ask, Json, Malformed, Reply, freeze, thaw
+from fedspray.deploy.wire import Ask, Malformed, Reply, freeze, thaw
 from fedspray.engine.worker import Forgotten, NotFinite
 from fedspray.errors import DiskFull, InputError, OtherVersionError, printable
+from fedspray.files import Json
 
 TOLD = (Refused, OtherVersionError, NotFinite, Forgotten, Malformed)
 """Errors whose text leaves: it names agreements, versions, rounds and parts of messages. That of all others may name

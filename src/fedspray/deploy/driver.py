@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fedspray import files
 from fedspray.deploy.agreement import Agreement
@@ -24,6 +23,7 @@ from fedspray.deploy.project import Project
 from fedspray.deploy.protocol import read_events
 from fedspray.deploy.session import ENDED, AdminSession, Unreachable
 from fedspray.errors import InputError, RunStopped
+from fedspray.files import Json
 from fedspray.runs import store
 from fedspray.runs.interrupts import remembered_interrupts
 
@@ -36,8 +36,6 @@ SLOW = 5.0
 """Seconds of waiting for some of the sites that are worth a word."""
 MAX_ATTEMPTS = 5
 """Jobs in a row that may end without a new round."""
-
-Json = dict[str, Any]
 
 
 class Driver:

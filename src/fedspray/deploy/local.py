@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedspray import files
 from fedspray.data.federation import Federation
@@ -24,11 +23,11 @@ from fedspray.deploy.kits import Address, make_kits
 from fedspray.deploy.project import Project
 from fedspray.deploy.site import Site
 from fedspray.experiment import RunSettings
+from fedspray.files import Json
 from fedspray.runs import store
 from fedspray.runs.run import begin_with
 
 RUN = "run"
-Json = dict[str, Any]
 
 
 class LocalFederation:

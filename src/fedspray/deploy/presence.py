@@ -25,6 +25,7 @@ from fedspray import files
 from fedspray.deploy.certificates import AUTHORITY, CERTIFICATE, KEY
 from fedspray.deploy.locks import PID_FILE, holder
 from fedspray.errors import DiskFull, InputError, MissingDataError, printable
+from fedspray.files import Json
 
 FILE = "status.json"
 SILENCE = 60.0
@@ -33,7 +34,6 @@ PATIENCE = 2.0
 """Seconds in which the server should answer whoever asks for the status."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How HTTP/2, and so gRPC, begins."""
-Json = dict[str, Any]
 
 
 class Presence:

@@ -19,10 +19,10 @@ from safetensors.numpy import load, save
 
 from fedspray.engine.worker import Request
 from fedspray.errors import printable
+from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
-Json = dict[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 

@@ -19,8 +19,9 @@ from fedspray.data.federation import Task
 from fedspray.engine.worker import Request
 from fedspray.errors import RunStopped
 from fedspray.evaluation import selection
-from fedspray.evaluation.metrics import Counts, Json, PartCounts, breakdowns
+from fedspray.evaluation.metrics import Counts, PartCounts, breakdowns
 from fedspray.experiment import RoundSettings
+from fedspray.files import Json
 from fedspray.messages import combine
 from fedspray.nn import tree
 from fedspray.nn.tree import Message

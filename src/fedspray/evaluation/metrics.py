@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fedspray.data.minority import is_minority
 from fedspray.evaluation.counting import BUCKET_NAMES, BUDGETS, PARTS
+from fedspray.files import Json
 from fedspray.nn.tree import Message
 
-Json = dict[str, Any]
 Pair = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedspray.errors import unknown
-from fedspray.evaluation.metrics import METRICS, Json
+from fedspray.evaluation.metrics import METRICS
+from fedspray.files import Json
 
 ACCURACY = "accuracy"
 """The rule of the largest `overall`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import Estimate, paired_difference, wilson
-from fedspray.report.methods import Method
+from fedspray.report.methods import Contender
 from fedspray.runs.nodes import NodeTable
 
 GROUPS = ("minority", "majority")
@@ -23,7 +23,7 @@ _FIELDS = ("nodes", "both", "gained", "lost", "neither")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Tally:
     """Some test nodes under a method and, if there is one, under its reference."""
 
     nodes: int
@@ -69,7 +69,7 @@ class Card:
     seeds: tuple[int, ...]
     """The seeds that both were run with."""
     counts: NDArray[np.int64]
-    """[3, K, C, B, 5]: minority, majority or all, client, class, bucket, and the fields of `Cell`."""
+    """[3, K, C, B, 5]: minority, majority or all, client, class, bucket, and the fields of `Tally`."""
 
     def cell(
         self,
@@ -77,11 +77,11 @@ class Card:
         client: int | None = None,
         label: int | None = None,
         bucket: int | None = None,
-    ) -> Cell:
+    ) -> Tally:
         """The nodes with these properties; None is any."""
         keys = (_VIEWS.index(group), client, label, bucket)
         chosen = self.counts[tuple(slice(None) if key is None else slice(key, key + 1) for key in keys)]
-        return Cell(*map(int, chosen.sum(axis=(0, 1, 2, 3))))
+        return Tally(*map(int, chosen.sum(axis=(0, 1, 2, 3))))
 
     def verdicts(self, group: str = "minority") -> dict[str, list[int]]:
         """The clients that gain, lose or are unclear, the largest differences first."""
@@ -93,7 +93,7 @@ class Card:
         return {name: [k for _, k in sorted(pairs)] for name, pairs in found.items()}
 
 
-def make_card(method: Method, reference: Method | None, num_clients: int, num_classes: int) -> Card | None:
+def make_card(method: Contender, reference: Contender | None, num_clients: int, num_classes: int) -> Card | None:
     """The card of a method; None if the runs did not keep their nodes, or no test node is common to both.
 
     Args:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedspray.evaluation.counting import BUCKET_NAMES
+from fedspray.files import Json
 from fedspray.report import findings
-from fedspray.report.card import GROUPS, Card, Cell, make_card
-from fedspray.report.methods import Comparison, Json, Method
+from fedspray.report.card import GROUPS, Card, Tally, make_card
+from fedspray.report.methods import Comparison, Contender
 from fedspray.report.projection import explore
 from fedspray.report.tables import kilobytes
 
@@ -65,7 +66,7 @@ def majority_accuracy(row: Json) -> float | None:
     return float(right / rest)
 
 
-def cost(method: Method, num_clients: int) -> Json:
+def cost(method: Contender, num_clients: int) -> Json:
     """Bytes per client and round, and seconds per round, on average over seeds."""
     rows = [seed.metrics for seed in method.seeds]
     rounds = sum(row["rounds"] for row in rows)
@@ -82,7 +83,7 @@ def cost(method: Method, num_clients: int) -> Json:
     }
 
 
-def _curves(method: Method) -> Json:
+def _curves(method: Contender) -> Json:
     shortest = min(len(seed.records) for seed in method.seeds)
     step = -(-shortest // MAX_POINTS)
     shown = sorted({*range(0, shortest, step), shortest - 1})
@@ -161,7 +162,7 @@ def _card(index: int, card: Card, clients: Sequence[str]) -> Json:
 _VIEWS: dict[str, str | None] = {"minority": "minority", "majority": "majority", "all": None}
 
 
-def _cell(cell: Cell, single: bool) -> Json | None:
+def _cell(cell: Tally, single: bool) -> Json | None:
     """Percentages; ``value`` is the difference, or the accuracy where nothing is compared."""
     estimate = cell.accuracy if single else cell.difference
     accuracy, reference = cell.accuracy, cell.reference_accuracy

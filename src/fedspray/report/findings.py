@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import Estimate
-from fedspray.report.card import Card, Cell
+from fedspray.report.card import Card, Tally
 
 MAX_NAMED = 4
 """Clients named in one sentence."""
@@ -118,5 +118,5 @@ def _bucket(name: str) -> str:
     return "nodes without a labelled neighbour" if name == "isolated" else f"homophily {name.replace('-', '–')}"
 
 
-def _nodes(cell: Cell) -> str:
+def _nodes(cell: Tally) -> str:
     return f"{cell.nodes:,} node{'' if cell.nodes == 1 else 's'}"

@@ -19,11 +19,12 @@ from typing import Any
 
 from fedspray.evaluation.metrics import METRICS, Metric
 from fedspray.experiment import knobs
+from fedspray.files import Json
 from fedspray.report import findings
 from fedspray.report.card import Card
 from fedspray.report.contents import cost, make_cards, page_data
 from fedspray.report.files import write_file
-from fedspray.report.methods import Comparison, Json, Method, read_comparison
+from fedspray.report.methods import Comparison, Contender, read_comparison
 from fedspray.report.tables import best_of, percent_spread
 
 
@@ -135,7 +136,7 @@ def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[
     return rows
 
 
-def settings_rows(methods: Sequence[Method]) -> list[Json]:
+def settings_rows(methods: Sequence[Contender]) -> list[Json]:
     """Every setting of every method, those that differ first; a method without the setting has None."""
     names = dict.fromkeys(name for method in methods for name in method.content["settings"])
     rows = []
@@ -215,7 +216,7 @@ def _num_cells(card: Card) -> int:
     return int((card.counts[0, ..., 0] > 0).sum())
 
 
-def _provenance(method: Method) -> Json:
+def _provenance(method: Contender) -> Json:
     return {
         "label": method.label,
         "seeds": [seed.seed for seed in method.seeds],

@@ -9,19 +9,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from fedspray import files
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, unknown
+from fedspray.files import Json
 from fedspray.runs import nodes, proxies, store
 from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
 from fedspray.runs.result import spread
 from fedspray.studies.comparison import Entry
 from fedspray.studies.results import CURVES, CellResult
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +38,7 @@ class SeedRun:
 
 
 @dataclass(frozen=True, eq=False)
-class Method:
+class Contender:
     """An algorithm with all its settings, and the seeds that were run."""
 
     label: str
@@ -72,7 +70,7 @@ class Method:
 class Comparison:
     """Methods on the same federation."""
 
-    methods: tuple[Method, ...]
+    methods: tuple[Contender, ...]
     federation: Json | None
     """What `fedspray inspect --json` says about it; None in folders of versions that did not keep it."""
     reference: str | None
@@ -92,16 +90,16 @@ class Comparison:
         count = len(self.methods[0].seeds[0].metrics["recall"])
         return list(known) if known else [f"class {c}" for c in range(count)]
 
-    def reference_of(self, method: Method) -> Method | None:
+    def reference_of(self, method: Contender) -> Contender | None:
         """What a method is compared with; None for a reference itself, and where its backbone has none."""
         found = self._reference_for(method)
         return None if found is method else found
 
-    def is_reference(self, method: Method) -> bool:
+    def is_reference(self, method: Contender) -> bool:
         """Whether others are compared with it."""
         return self._reference_for(method) is method
 
-    def _reference_for(self, method: Method) -> Method | None:
+    def _reference_for(self, method: Contender) -> Contender | None:
         """The method that the reference names in full or, with the same backbone, by its algorithm."""
         labelled = [m for m in self.methods if m.label == self.reference]
         backbone = method.content["backbone"]
@@ -126,7 +124,7 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
         groups.setdefault(_identity(content), []).append(i)
     chosen = [contents[group[0]] for group in groups.values()]
     methods = tuple(
-        Method(
+        Contender(
             label,
             tuple(contents[i] for i in group),
             _seeds([folders[i] for i in group], [contents[i] for i in group]),
@@ -222,7 +220,7 @@ def _read_seed(run: Path, seed: int) -> SeedRun:
     )
 
 
-def _method_of(entry: Entry) -> Method:
+def _method_of(entry: Entry) -> Contender:
     """A row of a comparison; what a run folder says in its settings file is put together from its first cell."""
     cell, seeds = entry.outcomes[0].cell, sorted(entry.results)
     header = entry.results[seeds[0]].content
@@ -237,7 +235,7 @@ def _method_of(entry: Entry) -> Method:
     }
     files = {o.cell.seed: o.path.name for o in entry.outcomes}
     runs = tuple(_seed_of(entry.results[seed], files[seed]) for seed in seeds)
-    return Method(entry.row.method, (content,), runs)
+    return Contender(entry.row.method, (content,), runs)
 
 
 def _seed_of(result: CellResult, source: str) -> SeedRun:
@@ -262,7 +260,7 @@ def _labels(contents: list[Json]) -> list[str]:
     return [label if labels.count(label) == 1 else f"{label} #{i + 1}" for i, label in enumerate(labels)]
 
 
-def _reference(methods: Sequence[Method], wanted: str | None) -> str | None:
+def _reference(methods: Sequence[Contender], wanted: str | None) -> str | None:
     names = list(dict.fromkeys([*(m.algorithm for m in methods), *(m.label for m in methods)]))
     if wanted is not None and wanted not in names:
         raise unknown("reference", wanted, names)

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedspray import files
 from fedspray.display import count, line, percent_spread, table
 from fedspray.evaluation.metrics import METRICS
+from fedspray.files import Json
 from fedspray.report.comparisons import comparison_csv, comparison_sheets, earlier_pages, page_names
 from fedspray.report.files import write_file
 from fedspray.report.html import write_page
@@ -19,8 +20,6 @@ from fedspray.studies.comparison import Entry, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Json = dict[str, Any]
 
 FILE = "comparison.json"
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedspray.files import Json
 from fedspray.runs.proxies import ClassProxies
 
 MAX_COSINES = 60_000
 """Numbers in a run's similarity matrices (about 0.4 MB of a page); of more clients the largest are shown."""
 
-Json = dict[str, Any]
 Floats = NDArray[np.float64]
 
 

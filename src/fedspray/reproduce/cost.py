@@ -9,7 +9,7 @@ from fedspray.report.sheets import Sheet
 from fedspray.report.tables import kilobytes
 from fedspray.reproduce.lines import Line, PartResult
 from fedspray.reproduce.published import PAPER
-from fedspray.reproduce.trained import Request, Trained, carry_out
+from fedspray.reproduce.trained import Order, Trained, make_study
 
 QUANTITIES = {
     "kB up": "kilobytes that a client sends in a round",
@@ -18,9 +18,9 @@ QUANTITIES = {
 }
 
 
-def cost(request: Request) -> PartResult:
+def cost(order: Order) -> PartResult:
     """What a round costs."""
-    study = carry_out("cost", request, settings=["proxy_dim"])
+    study = make_study("cost", order, settings=["proxy_dim"])
     lines, sheets, findings = [], [], []
     for dataset in dict.fromkeys(t.planned.row.dataset for t in study.rows):
         rows = [t for t in study.rows if t.planned.row.dataset == dataset]
@@ -34,7 +34,7 @@ def cost(request: Request) -> PartResult:
         columns = ["algorithm", "D"] + [text for name in QUANTITIES for text in (name, "× FedAvg")]
         note = " ".join([f"{name}: {meaning}." for name, meaning in QUANTITIES.items()])
         title = f"Cost of a round: {dataset}, {rows[0].planned.row.backbone}"
-        sheets.append(Sheet(title, columns, texts, num_labels=2, note=f"{note} {study.notes(request)}".strip()))
+        sheets.append(Sheet(title, columns, texts, num_labels=2, note=f"{note} {study.notes(order)}".strip()))
     return PartResult(
         name="cost",
         title="Cost of a round",
@@ -43,7 +43,7 @@ def cost(request: Request) -> PartResult:
         lines=lines,
         sheets=sheets,
         findings=findings,
-        missing=study.missing(request),
+        missing=study.missing(order),
         outcomes=study.outcomes,
     )
 

@@ -10,7 +10,7 @@ from fedspray.report.sheets import Sheet
 from fedspray.reproduce.access import AUTHORS, Found, NotFound
 from fedspray.reproduce.lines import MISSING, Line, Missing, PartResult
 from fedspray.reproduce.published import PAPER, read_rows
-from fedspray.reproduce.trained import Request
+from fedspray.reproduce.trained import Order
 
 FOLDERS = {"pubmed": "PubMed", "wikics": "WikiCS", "physics": "Physics", "flickr": "Flickr"}
 """The folders of the authors' node lists."""
@@ -34,11 +34,11 @@ DATASET_FIGURES = {
 """Columns of Table 4, and what we call them."""
 
 
-def table1(request: Request) -> PartResult:
+def table1(order: Order) -> PartResult:
     """The clients of PubMed: majority class, node counts, homophily."""
     lines, sheets, findings, missing = [], [], [], []
-    if request.wants("pubmed"):
-        found = _find("pubmed", request)
+    if order.wants("pubmed"):
+        found = _find("pubmed", order)
         statistics = None if isinstance(found, NotFound) else describe(found.federation)
         theirs = statistics if isinstance(found, Found) and found.split == AUTHORS else None
         by_name = {client.name: client for client in theirs.clients} if theirs else {}
@@ -47,8 +47,8 @@ def table1(request: Request) -> PartResult:
             lines += _client_lines(row["client"], {name: float(row[name]) for name in CLIENT_FIGURES}, client)
         sheets.append(_by_label("Table 1: PubMed's clients", lines, "client"))
         if theirs is None:
-            reason = found.reason if isinstance(found, NotFound) else request.access.where_lists_go("PubMed")
-            missing.append(Missing("pubmed", reason, request.command("table1")))
+            reason = found.reason if isinstance(found, NotFound) else order.access.where_lists_go("PubMed")
+            missing.append(Missing("pubmed", reason, order.command("table1")))
         if statistics is not None and theirs is None:
             own = [line for client in statistics.clients for line in _client_lines(client.name, {}, client)]
             sheets.append(_by_label("PubMed's clients by Louvain, which are not the authors'", own, "client"))
@@ -66,21 +66,21 @@ def table1(request: Request) -> PartResult:
     )
 
 
-def table4(request: Request) -> PartResult:
+def table4(order: Order) -> PartResult:
     """The data sets: clients, features, average nodes and edges, classes."""
     lines, missing, others = [], [], []
     for row in read_rows("table4"):
         name = row["dataset"]
-        if not request.wants(name):
+        if not order.wants(name):
             continue
-        found = _find(name, request)
+        found = _find(name, order)
         ours = describe(found.federation).to_json() if isinstance(found, Found) else {}
         split = found.split if isinstance(found, Found) else ""
         if not isinstance(found, Found):
-            missing.append(Missing(name, found.reason, request.command("table4")))
+            missing.append(Missing(name, found.reason, order.command("table4")))
         elif split != AUTHORS:
             others.append(name)
-            missing.append(Missing(name, request.access.where_lists_go(FOLDERS[name]), request.command("table4")))
+            missing.append(Missing(name, order.access.where_lists_go(FOLDERS[name]), order.command("table4")))
         for column, key in DATASET_FIGURES.items():
             value = ours.get(key)
             known = value is not None and not (key == "num_features" and value == 0)
@@ -107,9 +107,9 @@ def table4(request: Request) -> PartResult:
     )
 
 
-def _find(dataset: str, request: Request) -> Found | NotFound:
+def _find(dataset: str, order: Order) -> Found | NotFound:
     source = Data.of(dataset=dataset, partition_dir=f"partitions/{FOLDERS[dataset]}").located()
-    return request.access.find(source, features=False)
+    return order.access.find(source, features=False)
 
 
 def _client_lines(name: str, published: dict[str, float], client: ClientStatistics | None) -> list[Line]:

@@ -11,14 +11,14 @@ from fedspray.reproduce import pictures
 from fedspray.reproduce.lines import Line, PartResult, shown, signed
 from fedspray.reproduce.published import PAPER
 from fedspray.reproduce.tables import result_sheets, results_csv
-from fedspray.reproduce.trained import Request, Trained, carry_out
+from fedspray.reproduce.trained import Order, Trained, make_study
 from fedspray.runs.result import spread
 
 
-def figure2(request: Request) -> PartResult:
+def figure2(order: Order) -> PartResult:
     """MLP against GNN on minority nodes of each client, both under FedAvg."""
-    study = carry_out("figure2", request)
-    lines, sheets = list(study.lines), result_sheets("Figure 2", study, request)
+    study = make_study("figure2", order)
+    lines, sheets = list(study.lines), result_sheets("Figure 2", study, order)
     findings: list[str] = []
     drawn: dict[str, bytes] = {}
     by_backbone = {t.labels["backbone"]: t for t in study.rows if t.entry is not None and t.entry.results}
@@ -52,9 +52,9 @@ def figure2(request: Request) -> PartResult:
         lines=lines,
         sheets=sheets,
         findings=findings,
-        missing=study.missing(request),
+        missing=study.missing(order),
         pictures=drawn,
-        results_csv=results_csv(study, request),
+        results_csv=results_csv(study, order),
         outcomes=study.outcomes,
     )
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspray.files import Json
 from fedspray.report.sheets import Sheet, to_csv
 from fedspray.reproduce.access import AUTHORS
 
 if TYPE_CHECKING:
     from fedspray.studies.grid import Outcome
-
-Json = dict[str, Any]
 
 DONE, QUICK, PARTLY = "done", "quick", "partly"
 MISSING, NOT_RUN, FAILED = "no data", "not run", "failed"

@@ -12,14 +12,14 @@ from fedspray.reproduce.published import ANSWERS, PAPER
 from fedspray.reproduce.separability import proposition1
 from fedspray.reproduce.table2 import table2
 from fedspray.reproduce.tables import part_result
-from fedspray.reproduce.trained import Request, carry_out
+from fedspray.reproduce.trained import Order, make_study
 
-Part = Callable[[Request], PartResult]
+Part = Callable[[Order], PartResult]
 
 
-def table3(request: Request) -> PartResult:
+def table3(order: Order) -> PartResult:
     """FedSpray without proxies."""
-    study = carry_out("table3", request)
+    study = make_study("table3", order)
     findings = []
     judged = {
         (line.labels["algorithm"], line.dataset, line.labels["backbone"], line.quantity): line
@@ -36,50 +36,50 @@ def table3(request: Request) -> PartResult:
             f"{line.dataset}, {line.quantity}: without proxies {signed(other.ours - line.ours, 2)} points; "
             f"published {signed(other.published - line.published, 2)}."
         )
-    return part_result("table3", "Table 3: no proxies (S = 0)", f"{PAPER}, Table 3", study, request, findings)
+    return part_result("table3", "Table 3: no proxies (S = 0)", f"{PAPER}, Table 3", study, order, findings)
 
 
-def table5(request: Request) -> PartResult:
+def table5(order: Order) -> PartResult:
     """FedSpray and FedAvg with 3, 5 and 10 local epochs."""
-    study = carry_out("table5", request, settings=["local_epochs"])
-    return part_result("table5", "Table 5: local epochs", f"{PAPER}, Table 5", study, request)
+    study = make_study("table5", order, settings=["local_epochs"])
+    return part_result("table5", "Table 5: local epochs", f"{PAPER}, Table 5", study, order)
 
 
-def gat(request: Request) -> PartResult:
+def gat(order: Order) -> PartResult:
     """Another backbone."""
-    study = carry_out("gat", request)
-    return part_result("gat", "Graph attention as backbone", ANSWERS, study, request)
+    study = make_study("gat", order)
+    return part_result("gat", "Graph attention as backbone", ANSWERS, study, order)
 
 
-def auc(request: Request) -> PartResult:
+def auc(order: Order) -> PartResult:
     """Another metric."""
-    study = carry_out("auc", request)
+    study = make_study("auc", order)
     source = (
         f"{ANSWERS}, without a definition; ours ranks nodes of the same client, since scores of different personal "
         "models are not on one scale, and averages over classes"
     )
-    return part_result("auc", "Area under the ROC curve", source, study, request)
+    return part_result("auc", "Area under the ROC curve", source, study, order)
 
 
-def noise(request: Request) -> PartResult:
+def noise(order: Order) -> PartResult:
     """Gaussian noise on uploaded proxies."""
-    study = carry_out("noise", request, settings=["proxy_noise"])
-    return part_result("noise", "Noise on uploaded proxies", ANSWERS, study, request, pictured="proxy_noise")
+    study = make_study("noise", order, settings=["proxy_noise"])
+    return part_result("noise", "Noise on uploaded proxies", ANSWERS, study, order, pictured="proxy_noise")
 
 
-def figure_lambda(request: Request) -> PartResult:
+def figure_lambda(order: Order) -> PartResult:
     """FedSpray over λ1."""
-    study = carry_out("figure-lambda", request, settings=["distill_weight"])
+    study = make_study("figure-lambda", order, settings=["distill_weight"])
     source = f"{PAPER}: the curves have no printed numbers; Table 2 gives the point λ1 = 5"
     title = "FedSpray over the weight of distillation, λ1"
-    return part_result("figure-lambda", title, source, study, request, pictured="distill_weight")
+    return part_result("figure-lambda", title, source, study, order, pictured="distill_weight")
 
 
-def figure_dim(request: Request) -> PartResult:
+def figure_dim(order: Order) -> PartResult:
     """FedSpray over the width D."""
-    study = carry_out("figure-dim", request, settings=["proxy_dim"])
+    study = make_study("figure-dim", order, settings=["proxy_dim"])
     source = f"{PAPER}: the curves have no printed numbers; Table 2 gives the point D = 64"
-    return part_result("figure-dim", "FedSpray over the width D", source, study, request, pictured="proxy_dim")
+    return part_result("figure-dim", "FedSpray over the width D", source, study, order, pictured="proxy_dim")
 
 
 PARTS: Mapping[str, Part] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedspray.report.figures import CLASS_COLOURS, OTHER_COLOUR, tidy
-from fedspray.reproduce.proposition import Case, Estimate, class_means, embeddings
+from fedspray.reproduce.proposition import Separation, TwoClasses, class_means, embeddings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,9 @@ def bars_figure(
     return figure
 
 
-def proposition_figure(case: Case, estimates: Sequence[tuple[Case, Mapping[str, Estimate]]], seed: int = 0) -> Figure:
+def proposition_figure(
+    case: TwoClasses, estimates: Sequence[tuple[TwoClasses, Mapping[str, Separation]]], seed: int = 0
+) -> Figure:
     """Embeddings with a node's own neighbours and with s_c, the boundary and both distances; and all cases."""
     from matplotlib.figure import Figure
 
@@ -61,7 +63,7 @@ def proposition_figure(case: Case, estimates: Sequence[tuple[Case, Mapping[str, 
     return figure
 
 
-def _draw_embeddings(axes: Axes, case: Case, kind: str, title: str, name: str, seed: int) -> None:
+def _draw_embeddings(axes: Axes, case: TwoClasses, kind: str, title: str, name: str, seed: int) -> None:
     """Nodes along μ1 - μ2 and one direction at a right angle to it."""
     embedded, labels = next(embeddings(case, kind, seed))
     means = class_means(case, seed)
@@ -94,7 +96,7 @@ def _draw_embeddings(axes: Axes, case: Case, kind: str, title: str, name: str, s
     tidy(axes)
 
 
-def _draw_cases(axes: Axes, estimates: Sequence[tuple[Case, Mapping[str, Estimate]]]) -> None:
+def _draw_cases(axes: Axes, estimates: Sequence[tuple[TwoClasses, Mapping[str, Separation]]]) -> None:
     groups = [(case, kind, found[kind]) for case, found in estimates for kind in ("local", "sum", "average")]
     places = np.arange(len(groups))
     axes.bar(places, [g[2].distance for g in groups], 0.7, color=OTHER_COLOUR, alpha=0.5, label="Monte Carlo")

@@ -36,7 +36,7 @@ KINDS = ("local", "sum", "average")
 
 
 @dataclass(frozen=True)
-class Case:
+class TwoClasses:
     """A federation of two classes; client k has majority class k mod 2, as in `banks`."""
 
     name: str
@@ -98,15 +98,15 @@ class Case:
 
 
 CASES = (
-    Case("banks", (0.8,) * 4, (0.25,) * 4, (6000,) * 4),
-    Case("uneven, balanced", (0.9, 0.7, 0.8, 0.6), (0.2, 0.4, 0.4, 0.2), (6000,) * 4, offset=2.0),
-    Case("equal classes, not balanced", (0.8, 0.8), (0.2, 0.6), (5000, 10_000), offset=2.0),
+    TwoClasses("banks", (0.8,) * 4, (0.25,) * 4, (6000,) * 4),
+    TwoClasses("uneven, balanced", (0.9, 0.7, 0.8, 0.6), (0.2, 0.4, 0.4, 0.2), (6000,) * 4, offset=2.0),
+    TwoClasses("equal classes, not balanced", (0.8, 0.8), (0.2, 0.6), (5000, 10_000), offset=2.0),
 )
 """The defaults of `banks`; other p and q in every client; and as many nodes of each class, yet δ is not 0."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Separation:
     """Means over draws of the whole federation, and their standard errors."""
 
     distance: float
@@ -115,7 +115,7 @@ class Estimate:
     """Share of nodes on the wrong side of the boundary, both classes counting alike."""
 
 
-def estimate(case: Case, draws: int, seed: int = 0) -> dict[str, Estimate]:
+def estimate(case: TwoClasses, draws: int, seed: int = 0) -> dict[str, Separation]:
     """Distance and error rate for each of `KINDS`, by Monte Carlo.
 
     Args:
@@ -129,7 +129,7 @@ def estimate(case: Case, draws: int, seed: int = 0) -> dict[str, Estimate]:
             halves = [_halves(*embedded, seed + index) for embedded in embeddings(case, kind, seed + index)]
             found[kind].append((fmean(d for d, _ in halves), fmean(w for _, w in halves)))
     return {
-        kind: Estimate(
+        kind: Separation(
             distance=fmean(d for d, _ in pairs),
             distance_error=stdev(d for d, _ in pairs) / math.sqrt(draws),
             wrong=fmean(w for _, w in pairs),
@@ -138,7 +138,7 @@ def estimate(case: Case, draws: int, seed: int = 0) -> dict[str, Estimate]:
     }
 
 
-def embeddings(case: Case, kind: str, seed: int) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+def embeddings(case: TwoClasses, kind: str, seed: int) -> Iterator[tuple[Array, NDArray[np.int64]]]:
     """Embeddings [N, F] and classes [N] that share one boundary: each client's own (local), or all nodes."""
     graphs = list(_graphs(case, seed))
     neighbours = [_neighbour_means(graph) for graph in graphs]
@@ -156,8 +156,8 @@ def embeddings(case: Case, kind: str, seed: int) -> Iterator[tuple[Array, NDArra
     yield features, labels
 
 
-def class_means(case: Case, seed: int) -> Array:
-    """[2, F]: the class means of `banks`, moved away from the origin by `Case.offset`."""
+def class_means(case: TwoClasses, seed: int) -> Array:
+    """[2, F]: the class means of `banks`, moved away from the origin by `TwoClasses.offset`."""
     means = case.banks.class_means(seed).astype(np.float64)
     direction = means[0] - means[1]
     away = generator(seed, "proposition", "offset").standard_normal(len(direction))
@@ -165,7 +165,7 @@ def class_means(case: Case, seed: int) -> Array:
     return np.asarray(means + case.offset * away / np.linalg.norm(away))
 
 
-def _graphs(case: Case, seed: int) -> Iterator[Graph]:
+def _graphs(case: TwoClasses, seed: int) -> Iterator[Graph]:
     means = class_means(case, seed).astype(np.float32)
     for k, (p, q, majority) in enumerate(zip(case.p, case.q, case.majority_nodes, strict=True)):
         bank = replace(case.banks, majority_neighbour_share=p, minority_ratio=q)

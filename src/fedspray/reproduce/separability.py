@@ -9,25 +9,25 @@ from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet
 from fedspray.reproduce import pictures
 from fedspray.reproduce.lines import DONE, QUICK, Line, PartResult, shown
-from fedspray.reproduce.proposition import CASES, KINDS, Case, Estimate, estimate
+from fedspray.reproduce.proposition import CASES, KINDS, Separation, TwoClasses, estimate
 from fedspray.reproduce.published import PAPER
-from fedspray.reproduce.trained import Request
+from fedspray.reproduce.trained import Order
 
 PROPOSITION_DRAWS = 20
 QUICK_DRAWS = 5
 
 
-def proposition1(request: Request) -> PartResult:
+def proposition1(order: Order) -> PartResult:
     """Distances to the best linear boundary, by formula and by Monte Carlo."""
-    draws = QUICK_DRAWS if request.quick else PROPOSITION_DRAWS
-    found = [(case, estimate(case, draws)) for case in CASES] if request.wants("banks") else []
+    draws = QUICK_DRAWS if order.quick else PROPOSITION_DRAWS
+    found = [(case, estimate(case, draws)) for case in CASES] if order.wants("banks") else []
     lines, sections = [], []
     rows: list[list[str]] = []
     words = {"local": "dist", "sum": "dist' (sum)", "average": "dist' (average)"}
     for case, estimates in found:
         sections.append(len(rows))
         for kind in KINDS:
-            line = _distance_line(case, kind, estimates[kind], words[kind], QUICK if request.quick else DONE)
+            line = _distance_line(case, kind, estimates[kind], words[kind], QUICK if order.quick else DONE)
             lines.append(line)
             place = case.name if kind == KINDS[0] else ""
             texts = [shown(v, None, 3) for v in (line.published, line.exact)]
@@ -52,7 +52,7 @@ def proposition1(request: Request) -> PartResult:
     )
 
 
-def _distance_line(case: Case, kind: str, found: Estimate, quantity: str, status: str) -> Line:
+def _distance_line(case: TwoClasses, kind: str, found: Separation, quantity: str, status: str) -> Line:
     return Line(
         dataset="banks",
         labels={"federation": case.name},
@@ -66,7 +66,7 @@ def _distance_line(case: Case, kind: str, found: Estimate, quantity: str, status
     )
 
 
-def _proposition_findings(found: Sequence[tuple[Case, Mapping[str, Estimate]]]) -> list[str]:
+def _proposition_findings(found: Sequence[tuple[TwoClasses, Mapping[str, Separation]]]) -> list[str]:
     sentences = []
     for case, estimates in found:
         first, second = case.class_counts

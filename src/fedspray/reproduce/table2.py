@@ -8,18 +8,18 @@ from statistics import fmean
 from fedspray.reproduce.lines import Line, PartResult, signed
 from fedspray.reproduce.published import PAPER, results
 from fedspray.reproduce.tables import part_result
-from fedspray.reproduce.trained import Request, Study, Trained, carry_out
+from fedspray.reproduce.trained import Order, Study, Trained, make_study
 from fedspray.studies.statistics import holm, paired_t
 
 Place = tuple[str, str]
 """Data set and backbone."""
 
 
-def table2(request: Request) -> PartResult:
+def table2(order: Order) -> PartResult:
     """All methods with all backbones on all data sets."""
-    study = carry_out("table2", request)
+    study = make_study("table2", order)
     title = "Table 2: accuracy of all methods"
-    return part_result("table2", title, f"{PAPER}, Table 2", study, request, _findings(study))
+    return part_result("table2", title, f"{PAPER}, Table 2", study, order, _findings(study))
 
 
 def _findings(study: Study) -> list[str]:

@@ -9,7 +9,7 @@ from fedspray.report.sheets import Sheet, to_csv
 from fedspray.report.sweeps import sweep_figure
 from fedspray.reproduce.access import AUTHORS
 from fedspray.reproduce.lines import Line, PartResult
-from fedspray.reproduce.trained import Request, Study
+from fedspray.reproduce.trained import Order, Study
 from fedspray.studies.comparison import figures
 
 
@@ -18,7 +18,7 @@ def part_result(
     title: str,
     source: str,
     study: Study,
-    request: Request,
+    order: Order,
     findings: Sequence[str] = (),
     pictured: str | None = None,
 ) -> PartResult:
@@ -31,16 +31,16 @@ def part_result(
         title=title,
         source=source,
         lines=study.lines,
-        sheets=result_sheets(title.partition(":")[0], study, request),
+        sheets=result_sheets(title.partition(":")[0], study, order),
         findings=findings,
-        missing=study.missing(request),
+        missing=study.missing(order),
         pictures=drawn,
-        results_csv=results_csv(study, request),
+        results_csv=results_csv(study, order),
         outcomes=study.outcomes,
     )
 
 
-def results_csv(study: Study, request: Request) -> str | None:
+def results_csv(study: Study, order: Order) -> str | None:
     """Our finished rows, in percent, with sample standard deviations; only on the authors' clients.
 
     None if there are none, or only quick ones: a file of real results must not be overwritten by them.
@@ -54,17 +54,17 @@ def results_csv(study: Study, request: Request) -> str | None:
         for line in study.lines
         if line.ours is not None and line.split in (AUTHORS, "")
     ]
-    return to_csv(columns, rows) if rows and not request.quick else None
+    return to_csv(columns, rows) if rows and not order.quick else None
 
 
-def result_sheets(title: str, study: Study, request: Request) -> list[Sheet]:
+def result_sheets(title: str, study: Study, order: Order) -> list[Sheet]:
     """For each data set and metric: published, ours and difference; notes under the last."""
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in study.lines:
         groups.setdefault((line.dataset, line.quantity), []).append(line)
     ordered = sorted(groups, key=lambda place: [dataset for dataset, _ in groups].index(place[0]))
     return [
-        _sheet(f"{title}: {dataset}, {metric}, in %", groups[dataset, metric], last * study.notes(request))
+        _sheet(f"{title}: {dataset}, {metric}, in %", groups[dataset, metric], last * study.notes(order))
         for (dataset, metric), last in ((place, place == ordered[-1]) for place in ordered)
     ]
 

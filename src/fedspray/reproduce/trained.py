@@ -31,7 +31,7 @@ QUICK_NOTE = f"Quick: at most {QUICK_ROUNDS} rounds and one seed; this shows tha
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Order:
     """What was asked for, and what it takes."""
 
     run_cells: RunCells
@@ -108,7 +108,7 @@ class Study:
     lines: Sequence[Line]
     outcomes: Sequence[Outcome] = field(default_factory=tuple)
 
-    def missing(self, request: Request) -> list[Missing]:
+    def missing(self, order: Order) -> list[Missing]:
         """One entry for each data set that is not here, or whose cells are not finished."""
         reasons = {t.planned.row.dataset: t.planned.reason for t in self.rows if t.entry is None}
         cells: dict[str, list[bool]] = {}
@@ -117,16 +117,16 @@ class Study:
         for dataset, finished in cells.items():
             if not all(finished):
                 reasons[dataset] = f"{sum(finished)} of {len(finished)} cells are finished."
-        return [Missing(name, reason, request.command(self.part)) for name, reason in reasons.items()]
+        return [Missing(name, reason, order.command(self.part)) for name, reason in reasons.items()]
 
-    def notes(self, request: Request) -> str:
+    def notes(self, order: Order) -> str:
         """What the reader of a table must know."""
-        sentences = [QUICK_NOTE] if request.quick else []
+        sentences = [QUICK_NOTE] if order.quick else []
         other = {t.planned.row.dataset for t in self.rows if t.planned.found and t.planned.found.split == LOUVAIN}
         if other:
             sentences.append(
                 f"Clients of {', '.join(sorted(other))}: Louvain's, not the authors', whose node lists "
-                f"(docs/datasets.md) are not in {request.access.partitions[0]}."
+                f"(docs/datasets.md) are not in {order.access.partitions[0]}."
             )
         return " ".join(sentences)
 
@@ -139,34 +139,34 @@ def experiments_folder(chosen: Path | None = None) -> Path:
     return folder
 
 
-def studies(part: str, request: Request) -> list[Planned]:
+def studies(part: str, order: Order) -> list[Planned]:
     """The rows of every file of a part that were asked for."""
-    files = sorted(request.experiments.glob(f"{part}-*.toml"))
+    files = sorted(order.experiments.glob(f"{part}-*.toml"))
     if not files:
-        raise InputError(f"{request.experiments} holds no file {part}-*.toml, but {part} is made of such studies")
+        raise InputError(f"{order.experiments} holds no file {part}-*.toml, but {part} is made of such studies")
     planned = []
     for file in files:
         plan = Plan.from_values(Experiment.read_values(file), str(file))
         for row in plan.rows():
-            if request.wants(row.dataset):
-                planned.append(_planned(row, plan.seeds, file.name, request))
-    order = list(dict.fromkeys(row.dataset for row in results(part)))  # the paper's
-    return sorted(planned, key=lambda p: order.index(p.row.dataset) if p.row.dataset in order else len(order))
+            if order.wants(row.dataset):
+                planned.append(_planned(row, plan.seeds, file.name, order))
+    names = list(dict.fromkeys(row.dataset for row in results(part)))  # in the paper's order
+    return sorted(planned, key=lambda p: names.index(p.row.dataset) if p.row.dataset in names else len(names))
 
 
-def carry_out(part: str, request: Request, settings: Sequence[str] = (), metrics: Sequence[str] = ()) -> Study:
+def make_study(part: str, order: Order, settings: Sequence[str] = (), metrics: Sequence[str] = ()) -> Study:
     """Runs the cells of a part and puts them beside what is published.
 
     Args:
         part: its name.
-        request: what was asked for.
+        order: what was asked for.
         settings: names of the settings that tell its rows apart, beside algorithm and backbone.
         metrics: what is measured; by default what is published.
     """
-    planned = studies(part, request)
+    planned = studies(part, order)
     able = [p for p in planned if p.found is not None]
     cells = [cell for p in able for cell in p.row.cells(p.seeds)]
-    outcomes = request.run_cells(part, cells) if cells else []
+    outcomes = order.run_cells(part, cells) if cells else []
     rest, rows = iter(outcomes), []
     for p in planned:
         entry = None if p.found is None else Entry.of(p.row, [next(rest) for _ in p.seeds])
@@ -182,14 +182,14 @@ def carry_out(part: str, request: Request, settings: Sequence[str] = (), metrics
     return Study(part, rows, _lines(rows, published, names), outcomes)
 
 
-def _planned(row: Row, seeds: tuple[int, ...], file: str, request: Request) -> Planned:
-    found = request.access.find(row.data)
-    if request.quick:
+def _planned(row: Row, seeds: tuple[int, ...], file: str, order: Order) -> Planned:
+    found = order.access.find(row.data)
+    if order.quick:
         rounds = min(QUICK_ROUNDS, int(row.settings["rounds"]))
         row = replace(row, run=replace(row.run, values={**row.run.values, "rounds": rounds}))
         seeds = seeds[:QUICK_SEEDS]
     if isinstance(found, Found):
-        return Planned(replace(row, data=found.data), seeds, file, found, quick=request.quick)
+        return Planned(replace(row, data=found.data), seeds, file, found, quick=order.quick)
     return Planned(row, seeds, file, None, found.reason)
 
 

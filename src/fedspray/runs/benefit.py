@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from fedspray.data.federation import Client, Federation
 from fedspray.data.minority import NONE, is_minority
 from fedspray.evaluation.intervals import paired_difference
+from fedspray.files import Json
 from fedspray.runs.models import PersonalModel
-
-Json = dict[str, Any]
 
 VERDICTS = {"gain": "helped", "loss": "hurt", "unclear": "cannot be told"}
 _CASES = ("both", "gained", "lost", "neither")

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
 from fedspray.engine.rounds import Answers, Progress
 from fedspray.engine.worker import Request
 from fedspray.errors import disk_full_at
+from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import store
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from fedspray.runs.conduct import Host
     from fedspray.runs.result import SeedResult
 
-Json = dict[str, Any]
 OnRecord = Callable[[int, Json], None]
 """Called with the seed and every round's record."""
 

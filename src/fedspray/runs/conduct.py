@@ -14,12 +14,13 @@ from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Engine, Progress, run_rounds, start
 from fedspray.errors import RunStopped
 from fedspray.experiment import RoundSettings
+from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.runs import store
 from fedspray.runs.callbacks import Callback, Listeners, Log, Saver
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.proxies import ProxyKeeper
-from fedspray.runs.result import Json, RunResult, SeedResult
+from fedspray.runs.result import RunResult, SeedResult
 from fedspray.runs.settings import Resolved
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +22,10 @@ from fedspray.data.federation import Client, Federation
 from fedspray.data.minority import NONE, is_minority
 from fedspray.data.statistics import node_homophily
 from fedspray.evaluation.counting import BUCKET_NAMES, bucket_of
+from fedspray.files import Json
 from fedspray.runs.models import PersonalModel
 
 FILE = "nodes.json"
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)

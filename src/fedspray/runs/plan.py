@@ -23,7 +23,7 @@ from fedspray.engine.local import LocalEngine, single_blocks
 from fedspray.engine.process import peak_memory, release_memory, resident_memory
 from fedspray.engine.rounds import run_rounds, start
 from fedspray.experiment import RunSettings
-from fedspray.runs.result import Json
+from fedspray.files import Json
 from fedspray.runs.settings import Resolved, resolve
 from fedspray.seeds import generator
 

@@ -10,7 +10,6 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +17,13 @@ from torch import Tensor
 
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request
+from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import store
 from fedspray.runs.callbacks import Callback
 
 FILE = "proxies.safetensors"
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,14 +16,13 @@ from fedspray import files
 from fedspray.display import count, line, percent, percent_spread, table
 from fedspray.errors import InputError
 from fedspray.evaluation.metrics import METRICS
+from fedspray.files import Json
 from fedspray.runs import benefit, proxies, store
 from fedspray.runs.models import ModelFiles, PersonalModel
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)

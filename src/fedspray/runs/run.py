@@ -18,11 +18,12 @@ from fedspray.engine.device import describe_device
 from fedspray.engine.local import Blocks, LocalEngine, single_blocks
 from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings, RunSettings
+from fedspray.files import Json
 from fedspray.runs import benefit, nodes, store
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
 from fedspray.runs.conduct import Host, conduct, header
 from fedspray.runs.models import PersonalModel
-from fedspray.runs.result import Json, RunResult
+from fedspray.runs.result import RunResult
 from fedspray.runs.settings import Resolved, resolve
 
 

@@ -25,12 +25,11 @@ from fedspray.data.federation import Federation
 from fedspray.errors import InputError
 from fedspray.experiment import Data, RunSettings
 from fedspray.federate import open_data
+from fedspray.files import Json
 from fedspray.runs.settings import Resolved, deciding, resolve
 
 RESULT_VERSION = 1
 """Raised when the same settings, data and seed give other numbers than before, and only then."""
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

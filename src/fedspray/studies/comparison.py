@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any
 
 from fedspray.evaluation.metrics import METRICS
+from fedspray.files import Json
 from fedspray.runs.result import spread
 from fedspray.studies.cells import Row
 from fedspray.studies.grid import Outcome
 from fedspray.studies.results import CellResult
 from fedspray.studies.statistics import COMPARED, Tally, bootstrap, holm, paired_t, wilcoxon
-
-Json = dict[str, Any]
 
 TIE = 0.001
 """Accuracies that differ by no more than this are a tie."""

@@ -35,8 +35,6 @@ from fedspray.studies.cells import Row
 from fedspray.studies.tuning import TunePlan
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
 
-Json = dict[str, Any]
-
 _METHOD_KEYS = ("name", "algorithm", "preset", "set")
 
 

@@ -10,16 +10,14 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from fedspray import files
 from fedspray.errors import InputError
+from fedspray.files import Json
 from fedspray.runs import nodes, proxies
 from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
 from fedspray.runs.result import SeedResult
-
-Json = dict[str, Any]
 
 CURVES = ("loss", "overall", "minority")
 _WITHOUT_TEST = ("best_round", "rounds", "val", "train", "bytes_up", "bytes_down", "failures", "seconds", "cpu_seconds")

@@ -8,13 +8,12 @@ from typing import Any
 
 from fedspray.errors import InputError
 from fedspray.experiment import Data, data_knobs
+from fedspray.files import Json
 from fedspray.runs.settings import check_meaning
 from fedspray.studies.cells import Row
 from fedspray.studies.comparison import Entry, figures
 from fedspray.studies.plan import Plan
 from fedspray.studies.statistics import COMPARED
-
-Json = dict[str, Any]
 
 _NAMED = ("dataset", "partitioner", "partition_dir")
 """What a study lists, instead of varying it."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedspray.errors import InputError, RunStopped, unknown
 from fedspray.evaluation.metrics import METRICS
+from fedspray.files import Json
 from fedspray.seeds import generator
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table, is_whole
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from fedspray.studies.cells import Cell, Row
     from fedspray.studies.grid import Outcome
 
-Json = dict[str, Any]
 Values = dict[str, Any]
 RunCells = Callable[[str, "Sequence[Cell]"], "list[Outcome]"]
 """Runs cells under a title, and says how each ended."""
@@ -170,7 +170,7 @@ def criteria() -> list[str]:
     return ["mean", *(name for name, each in METRICS.items() if not each.closing)]
 
 
-def score(criterion: str, validation: Json) -> float | None:
+def criterion_score(criterion: str, validation: Json) -> float | None:
     """How good a trial is: larger is better; None where the validation set is empty."""
     if criterion == "mean":
         known = [validation[name] for name in ("overall", "minority") if validation[name] is not None]
@@ -216,7 +216,7 @@ def _trial(point: Values, outcomes: Sequence[Outcome], plan: TunePlan) -> Json:
             run |= {name: metrics["val"][name] for name in ("overall", "minority", "balanced", "loss")}
             run |= {"round": metrics["best_round"], "client_failures": metrics["failures"]}
             # Without the nodes of a client that failed, a figure cannot be set against others.
-            run["score"] = None if metrics["failures"] else score(plan.criterion, metrics["val"])
+            run["score"] = None if metrics["failures"] else criterion_score(plan.criterion, metrics["val"])
         runs.append(run)
     scores = [run.get("score") for run in runs]
     known = [value for value in scores if value is not None]
