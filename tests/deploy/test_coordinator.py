@@ -20,7 +20,7 @@ from secrets_of import OWN_KEYS, holders
 from fedspray.data.federation import Task
 from fedspray.deploy import certificates
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.certificates import describe, make_request
+from fedspray.deploy.certificates import certificate_of, make_request
 from fedspray.deploy.coordinator import init_project, sign
 from fedspray.deploy.kits import Address
 from fedspray.deploy.parcels import unpack
@@ -49,7 +49,7 @@ def test_request_sign_unpack(project: Project, tmp_path: Path) -> None:
     assert holders(project.folder) == OWN_KEYS
     assert project.without_certificate() == ["client_00", "client_02"]
     assert unpack(parcel, kit).name == "client_01"
-    assert describe(kit)["name"] == "client_01"
+    assert certificate_of(kit)["name"] == "client_01"
     assert Agreement.load(kit / "local").coordinator == project.coordinator_key()
     subject = certificates.read_certificate(kit / "startup" / "client.crt").subject
     assert subject.rfc4514_string() == "O=West_Bank,CN=client_01"

@@ -23,7 +23,7 @@ from toys import ragged_federation
 from fedspray.data.federation import Federation, Task
 from fedspray.deploy import certificates, kits
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.certificates import describe, make_request
+from fedspray.deploy.certificates import certificate_of, make_request
 from fedspray.deploy.check import check_site
 from fedspray.deploy.coordinator import begin_run, check_certificates, init_project, last_run, schema
 from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, place_server, write_job
@@ -332,10 +332,10 @@ def test_a_site_card_that_is_wrong(unpacked: Path, card: dict[str, Any], complai
 def test_certificates_of_another_time(
     unpacked: Path, monkeypatch: pytest.MonkeyPatch, days: int, complaint: str
 ) -> None:
-    describe(unpacked / "toy-client_00")
+    certificate_of(unpacked / "toy-client_00")
     monkeypatch.setattr(certificates, "datetime", clock(days))
     with pytest.raises(InputError, match=complaint):
-        describe(unpacked / "toy-client_00")
+        certificate_of(unpacked / "toy-client_00")
 
 
 @pytest.mark.parametrize(("kit", "file"), [("server", "server.crt"), ("coordinator", "client.crt")])

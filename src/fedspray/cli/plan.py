@@ -12,7 +12,7 @@ from fedspray.cli.output import Output
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedspray.runs.plan import Plan
+    from fedspray.runs.plan import Forecast
 
 
 @examples(
@@ -45,7 +45,7 @@ def plan(
     output.result(found.to_json())
 
 
-def _table(found: Plan) -> Table:
+def _table(found: Forecast) -> Table:
     from rich.table import Table
 
     table = Table("", "", show_header=False)

@@ -90,14 +90,14 @@ def check(
 def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
     """Start this site; it connects to the server and waits for jobs."""
     from fedspray.deploy import processes
-    from fedspray.deploy.certificates import describe
+    from fedspray.deploy.certificates import certificate_of
     from fedspray.deploy.kits import check_policies
     from fedspray.deploy.site import Site
 
     site = Site.open(kit)
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
-    describe(kit)  # refuses certificates that are of no use
+    certificate_of(kit)  # refuses certificates that are of no use
     check_policies(kit)
     site.check_writable()
     site.agreement()  # refuses other code
@@ -113,10 +113,10 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     from rich.markup import escape
 
     from fedspray.deploy import presence
-    from fedspray.deploy.certificates import describe
+    from fedspray.deploy.certificates import certificate_of
 
     output = Output(as_json)
-    found = {"site": presence.site_name(kit), **presence.look(kit), "certificate": describe(kit)}
+    found = {"site": presence.site_name(kit), **presence.look(kit), "certificate": certificate_of(kit)}
     found["runs"] = presence.last_answers(kit)
     if not as_json:
         busy = "in a job" if found["job_pids"] else "idle"

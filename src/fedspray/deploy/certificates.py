@@ -99,7 +99,7 @@ def to_read_aloud(fingerprint: str) -> str:
     return " ".join(fingerprint[i : i + 4] for i in range(0, 32, 4))
 
 
-def describe(kit: Path) -> dict[str, Any]:
+def certificate_of(kit: Path) -> dict[str, Any]:
     """Whose a site's certificate is and how long; key, certificate and authority must belong together."""
     startup = kit / "startup"
     certificate, authority = read_certificate(startup / CERTIFICATE), read_certificate(startup / AUTHORITY)

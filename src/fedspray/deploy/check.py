@@ -31,7 +31,7 @@ def check_site(site: Site) -> dict[str, Any]:
     """Everything that can be checked without the server; raises an `InputError` at the first thing that is wrong."""
     _check_kit(site)
     host, port = server_of(site.folder)
-    card = certificates.describe(site.folder)
+    card = certificates.certificate_of(site.folder)
     if card["name"] != site.name:
         raise InputError(f"the certificate is for {card['name']!r}, but this kit is for {site.name!r}")
     agreement = site.agreement()

@@ -36,7 +36,7 @@ TRIAL_ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class Forecast:
     """What a run will need."""
 
     num_clients: int
@@ -68,7 +68,7 @@ class Plan:
         return {**self.__dict__, "fits": self.fits}
 
 
-def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1) -> Plan:
+def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1) -> Forecast:
     """Tries the run on a sample of ``federation`` and scales what it took."""
     federation.check_labels(settings.keep_split)
     if not settings.keep_split:
@@ -94,7 +94,7 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
     last = records[-1]  # the first round has nothing to evaluate
     up = clients * (last["bytes_up"] + last["bytes_evaluation"])
     down = clients * last["bytes_down"]
-    return Plan(
+    return Forecast(
         num_clients=federation.num_clients,
         num_nodes=sum(client.graph.num_nodes for client in federation.clients),
         sample_nodes=sum(client.graph.num_nodes for client in sample.clients),
