@@ -34,6 +34,7 @@ from fedspray.report.html import write_page, write_report
 from fedspray.report.outcome import ComparisonResult
 from fedspray.runs import run as runs
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
+from fedspray.runs.conduct import conduct
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import RunResult
 from fedspray.runs.settings import Resolved, check_meaning, resolve
@@ -107,11 +108,10 @@ def run(
     resolved = resolve(settings)
     resolved.refuse_text()
     folder = None if out is None else runs.begin(Path(out), federation, resolved, source=None, threads=threads)
-    with _rounds_bar(progress, resolved) as bar:
-        heard = [*callbacks, *bar]
-        return runs.carry_out(
-            federation, resolved, folder, threads=threads, callbacks=heard, on_record=on_record, begun=True
-        )
+    here = runs.Here(federation, resolved, threads)
+    with _rounds_bar(progress, resolved) as bar, runs.sole_writer(folder):
+        heard = [*callbacks, *bar, *([] if on_record is None else [Listener(on_record)])]
+        return here.finished(conduct(federation.roster, resolved, folder, here.open, callbacks=heard), folder)
 
 
 def resume(folder: str | Path, federation: Federation | None = None, *, progress: bool = True) -> RunResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -106,22 +106,46 @@ def carry_out(
         on_record: called with the seed and every complete record.
         begun: the folder was made for this federation just now. If not, the data are compared with its own.
     """
-    run = resolve(run)
-    federation.check_labels(run.settings.keep_split)
+    here = Here(federation, resolve(run), threads)
     if folder is not None and not begun and (folder / "settings.json").exists():
         _check_same_data(folder, federation)
         if not (folder / store.FEDERATION).exists():  # killed just before it was written
             _describe(folder, federation)
-    algorithms, roster = run.for_clients(federation.roster), federation.roster
-
-    def open_host(seed: int, blocks: Blocks | None) -> Host:
-        own = federation if run.settings.keep_split else federation.with_split(seed)
-        return _Here(own, run, algorithms, seed, blocks, threads)
-
     heard = [*callbacks, *([] if on_record is None else [Listener(on_record)])]
-    with nullcontext() if folder is None else files.only_writer(folder):
-        result = conduct(roster, run, folder, open_host, checkpoint_every=checkpoint_every, callbacks=heard)
-    return replace(result, folder=folder, writer=partial(_write, federation, run, threads))
+    with sole_writer(folder):
+        result = conduct(
+            federation.roster, here.run, folder, here.open, checkpoint_every=checkpoint_every, callbacks=heard
+        )
+    return here.finished(result, folder)
+
+
+def sole_writer(folder: Path | None) -> AbstractContextManager[None]:
+    """Nobody else writes into the folder meanwhile."""
+    return nullcontext() if folder is None else files.only_writer(folder)
+
+
+class Here:
+    """The clients of a run, all in this process.
+
+    Args:
+        federation: they, and their data.
+        run: what is run.
+        threads: for blocks of clients at the same time, or inside products.
+    """
+
+    def __init__(self, federation: Federation, run: Resolved, threads: int = 1) -> None:
+        federation.check_labels(run.settings.keep_split)
+        self.run, self._federation, self._threads = run, federation, threads
+        self._algorithms = run.for_clients(federation.roster)
+
+    def open(self, seed: int, blocks: Blocks | None) -> Host:
+        """The clients of one seed; ``blocks`` are a checkpoint's."""
+        own = self._federation if self.run.settings.keep_split else self._federation.with_split(seed)
+        return _LocalHost(own, self.run, self._algorithms, seed, blocks, self._threads)
+
+    def finished(self, result: RunResult, folder: Path | None) -> RunResult:
+        """The result that knows its folder, or how to write one."""
+        return replace(result, folder=folder, writer=partial(_write, self._federation, self.run, self._threads))
 
 
 def _write(federation: Federation, run: Resolved, threads: int, result: RunResult, folder: Path) -> None:
@@ -164,7 +188,7 @@ def _baseline(run: Resolved, seed: int) -> RunSettings:
     )
 
 
-class _Here(LocalEngine):
+class _LocalHost(LocalEngine):
     """All clients in this process, and their models."""
 
     def __init__(
