@@ -110,7 +110,8 @@ class RunResult:
             raise InputError(f"{run} is not finished: continue it with fedspray.resume, or fedspray run --resume {run}")
         names = ("dataset", "algorithm", "backbone", "preset", "backbone_of", "settings", "federation")
         seeds = [SeedResult.load(run / f"seed-{seed}") for seed in header["run"]["seeds"]]
-        return cls({name: header[name] for name in names if name in header}, seeds, run)
+        asked = {name: header["run"][name] for name in ("device",) if name in header["run"]}  # older runs do not say
+        return cls({name: header[name] for name in names if name in header} | asked, seeds, run)
 
     def save(self, folder: str | Path) -> Path:
         """Writes the run into a new folder, as ``out=`` would have; `fedspray.load` reads it."""
