@@ -93,20 +93,14 @@ class LocalEngine:
             downlink: [K, …].
             train_ids: who trains in this round.
         """
-        if self._crossing is None or not downlink:
-            return self._exchange(request, downlink, train_ids)
-        arrived, down = self._crossing.down(downlink, request.round_index)
-        answers = self._exchange(request, arrived, train_ids)
-        uplink, up = self._crossing.up(answers.uplink, answers.trained, request.round_index)
-        return replace(answers, uplink=uplink, bytes_down=down, bytes_up=up)
-
-    def _exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
+        crossing = self._crossing if downlink else None
+        arrived, down = (downlink, None) if crossing is None else crossing.down(downlink, request.round_index)
         answers: list[tuple[tuple[int, ...], bool, Message, Message]] = []
         failures: dict[int, str] = {}
         queue = list(self._workers)
         while queue:
             again: list[Worker] = []
-            for worker, outcome in zip(queue, self._ask(queue, request, downlink, train_ids), strict=True):
+            for worker, outcome in zip(queue, self._ask(queue, request, arrived, train_ids), strict=True):
                 ids = worker.batch.client_ids
                 if not isinstance(outcome, Exception):
                     answers.append((ids, *outcome))
@@ -119,7 +113,11 @@ class LocalEngine:
             queue = again
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
         counted = [(ids, counts) for ids, _, _, counts in answers if counts]
-        return Answers(*_stack(uplinks), *_stack(counted), failures)
+        found = Answers(*_stack(uplinks), *_stack(counted), failures)
+        if crossing is None:
+            return found
+        uplink, up = crossing.up(found.uplink, found.trained, request.round_index)
+        return replace(found, uplink=uplink, bytes_down=down, bytes_up=up)
 
     def personal_models(self) -> dict[int, Snapshot]:
         """The kept model of every client that has one."""
