@@ -108,7 +108,7 @@ class RunResult:
         header = files.read_json(run / "settings.json")
         if not (run / "result.json").exists():
             raise InputError(f"{run} is not finished: continue it with fedspray.resume, or fedspray run --resume {run}")
-        names = ("dataset", "algorithm", "backbone", "preset", "backbone_of", "settings", "federation")
+        names = ("dataset", "algorithm", "backbone", "preset", "backbone_of", "link", "settings", "federation")
         seeds = [SeedResult.load(run / f"seed-{seed}") for seed in header["run"]["seeds"]]
         asked = {name: header["run"][name] for name in ("device",) if name in header["run"]}  # older runs do not say
         return cls({name: header[name] for name in names if name in header} | asked, seeds, run)
