@@ -273,8 +273,9 @@ def test_several_federations_and_splits_of_their_own() -> None:
     given: dict[str, Any] = {"rounds": 1, "hidden": 4, "bootstrap": 0}
     both = fs.compare([ragged_federation(), awkward_federation()], ["local"], **given)
     assert both.table["dataset"].tolist() == ["toy", "awkward"]
-    kept = fs.compare(ragged_federation(seed=7), ["local"], keep_split=True, **given)
-    alone = fs.run(ragged_federation(seed=7), "local", rounds=1, hidden=4, keep_split=True)
+    of_the_run: dict[str, Any] = {"keep_split": True, "dtype": "float64"}
+    kept = fs.compare(ragged_federation(seed=7), ["local"], **of_the_run, **given)
+    alone = fs.run(ragged_federation(seed=7), "local", rounds=1, hidden=4, **of_the_run)
     assert kept.table["overall"].tolist() == [alone.overall.mean]
 
 

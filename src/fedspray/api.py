@@ -80,30 +80,21 @@ def run(
             ``keep_split=True`` uses the federation's own splits for every seed, ``dtype`` is ``float32`` or
             ``float64``.
     """
-    if not isinstance(federation, Federation):
-        raise InputError(f"federation is a {type(federation).__name__}, but must be a Federation: see build_federation")
+    _check_federation(federation)
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads is {threads!r}, but must be at least 1")
     own = run_knobs()
     chosen = Chosen.of(algorithm, backbone, preset, {k: v for k, v in values.items() if k not in own})
     check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
-    given = {**chosen.values, **{k: v for k, v in values.items() if k in own}}
-    if rounds is not None:
-        given["rounds"] = rounds
-    if chosen.of_session and out is not None:
-        warnings.warn(
-            f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
-            f"{out} or load its models: move it into a file of its own for that",
-            stacklevel=2,
-        )
+    _warn_of_session(chosen, out)
     settings = RunSettings(
         algorithm=chosen.algorithm,
         backbone=chosen.backbone,
         preset=preset,
-        values={name: value for name, value in given.items() if name not in own},
+        values=dict(chosen.values) if rounds is None else {**chosen.values, "rounds": rounds},
         backbone_of=backbones_named(backbone_of or {}),
         seeds=tuple(_seeds(seeds)),
-        **{name: value for name, value in given.items() if name in own},
+        **{name: value for name, value in values.items() if name in own},
     )
     resolved = resolve(settings)
     resolved.refuse_text()
@@ -142,7 +133,6 @@ def compare(
     rounds: int | None = None,
     seeds: int | Iterable[int] = 1,
     reference: str | None = None,
-    keep_split: bool = False,
     out: str | Path | None = None,
     jobs: int = 1,
     threads: int = 1,
@@ -159,21 +149,23 @@ def compare(
         rounds: number of rounds; 300 by default.
         seeds: how many, from 0 on, or a list of them.
         reference: the method that the others are compared with; ``fedspray``, or else the first.
-        keep_split: use the federation's own splits for every seed.
         out: a folder for tables, page and finished cells, which are not run again; None keeps nothing on disk.
         jobs: cells at a time, each in a process of its own; above 1 a script needs ``if __name__ == "__main__":``.
         threads: of each.
         bootstrap: draws of test nodes; 0 leaves it out.
         progress: show a bar in a terminal or notebook.
-        values: any setting, for all methods; stronger than an object's.
+        values: any setting, for all methods, stronger than an object's; and the run's own, as for `run`.
     """
+    own = {name: value for name, value in values.items() if name in run_knobs()}
+    settings = {name: value for name, value in values.items() if name not in own}
     with _kept_in(out) as folder:
         federations, named = _datasets(data, folder / "data")
         compared = {"datasets": named, "seeds": _seeds(seeds), **_methods(methods, backbones, jobs)}
         if reference is not None:
             compared["reference"] = reference
-        settings = values if rounds is None else {**values, "rounds": rounds}
-        plan = Plan.from_values({"keep_split": keep_split, "compare": compared}, "compare", {"": settings})
+        if rounds is not None:
+            settings["rounds"] = rounds
+        plan = Plan.from_values({**own, "compare": compared}, "compare", {"": settings})
         workers = Workers(jobs, threads)
         for target, federation in federations.items():
             if not target.exists():
@@ -189,12 +181,8 @@ def compare(
         if out is not None:
             result.save(folder)
     if result.failures:
-        first = result.failures[0]
-        warnings.warn(
-            f"{len(result.failures)} of {len(outcomes)} cells failed, see .failures; the first: {first['method']}, "
-            f"seed {first['seed']}: {first['reason']}",
-            stacklevel=2,
-        )
+        first, count = result.failures[0], f"{len(result.failures)} of {len(outcomes)} cells failed, see .failures"
+        warnings.warn(f"{count}; the first: {first['method']}, seed {first['seed']}: {first['reason']}", stacklevel=2)
     return result
 
 
@@ -264,9 +252,22 @@ def report(
 
 def inspect(federation: Federation) -> statistics.FederationStatistics:
     """A federation in numbers: who holds what, majority and minority, homophily, divergence."""
-    if not isinstance(federation, Federation):
-        raise InputError(f"federation is a {type(federation).__name__}, but must be a Federation: see build_federation")
+    _check_federation(federation)
     return statistics.describe(federation)
+
+
+def _warn_of_session(chosen: Chosen, out: str | Path | None) -> None:
+    if chosen.of_session and out is not None:
+        warnings.warn(
+            f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
+            f"{out} or load its models: move it into a file of its own for that",
+            stacklevel=3,
+        )
+
+
+def _check_federation(given: object) -> None:
+    if not isinstance(given, Federation):
+        raise InputError(f"federation is a {type(given).__name__}, but must be a Federation: see build_federation")
 
 
 def _seeds(given: int | Iterable[int]) -> list[int]:

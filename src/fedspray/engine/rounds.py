@@ -115,16 +115,9 @@ def run_rounds(
         _check_enough(engine, answers, chosen, settings, round_index)
         combined = combine(algorithm.uplink, answers.uplink)
         server = algorithm.server_update(progress.server, combined, answers.trained)
-        down, up = _travelled(engine, downlink, answers)
         pending = {
             "round": round_index,
-            "trained": list(answers.trained),
-            "failed": _failures(engine, answers),
-            "bytes_down": sum(down),
-            "bytes_up": sum(up),
-            "bytes_evaluation": tree.num_bytes(answers.counts),
-            "bytes_up_by_client": up,
-            "bytes_down_by_client": down,
+            **_told(engine, downlink, answers),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu_began,
             "diagnostics": algorithm.diagnostics(server, answers.uplink),
@@ -141,15 +134,8 @@ def run_rounds(
     bytes_evaluation, (down, _) = tree.num_bytes(answers.counts), _travelled(engine, downlink, answers)
     last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
     answers = engine.exchange(last, {}, frozenset())
-    if not answers.counts:
-        raise RunStopped(
-            f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}"
-        )
-    spent = {
-        "bytes_down": sum(down),
-        "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts),
-    }
-    return replace(progress, detail={**_final(answers, progress), "closing": spent})
+    spent = {"bytes_down": sum(down), "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts)}
+    return replace(progress, detail={**_final(engine, answers, progress), "closing": spent})
 
 
 def choose_clients(client_ids: Sequence[int], settings: RoundSettings, seed: int, round_index: int) -> Set[int]:
@@ -208,7 +194,11 @@ def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts,
     return replace(progress, validation=known, best_round=progress.round_index, best_score=score)
 
 
-def _final(answers: Answers, progress: Progress) -> Json:
+def _final(engine: Engine, answers: Answers, progress: Progress) -> Json:
+    if not answers.counts:
+        raise RunStopped(
+            f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}"
+        )
     counts = Counts.from_message(answers.counts)
     test = counts.part("test")
     return {
@@ -233,6 +223,20 @@ def _check_enough(
             f"round {round_index}: {len(answers.trained)} of {len(chosen)} clients trained, "
             f"but at least {needed} are needed (min_clients): {_reasons(engine, answers)}"
         )
+
+
+def _told(engine: Engine, downlink: Message, answers: Answers) -> Json:
+    """What a record says about an exchange."""
+    down, up = _travelled(engine, downlink, answers)
+    return {
+        "trained": list(answers.trained),
+        "failed": _failures(engine, answers),
+        "bytes_down": sum(down),
+        "bytes_up": sum(up),
+        "bytes_evaluation": tree.num_bytes(answers.counts),
+        "bytes_up_by_client": up,
+        "bytes_down_by_client": down,
+    }
 
 
 def _failures(engine: Engine, answers: Answers) -> dict[str, str]:
