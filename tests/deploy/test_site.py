@@ -19,6 +19,7 @@ from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.worker import Request
 from fedspray.experiment import RunSettings
 from fedspray.runs import store
+from fedspray.runs.models import PersonalModel
 from fedspray.runs.settings import resolve
 
 SITE = "client_01"
@@ -119,3 +120,12 @@ def test_a_job_is_refused_where_the_code_is_not_the_agreed_one(tmp_path: Path) -
     other.save(kit / "local")
     with pytest.raises(Refused, match=r"deploy/door\.py is changed"):
         play(other, kit, 1)
+
+
+def test_a_sites_model_keeps_the_schema_of_its_own_tables(tmp_path: Path) -> None:
+    federation = ragged_federation()
+    clients = tuple(replace(c, graph=replace(c.graph, schema=f"# of {c.name}")) for c in federation.clients)
+    agreement = Agreement(federation.roster, RunSettings(algorithm="fedavg", values={"rounds": 1}))
+    Sites(tmp_path, replace(federation, clients=clients), agreement).run()
+    model = PersonalModel.load(tmp_path / SITE / "models" / "run" / "seed-0.safetensors")
+    assert model.task.schema == f"# of {SITE}"

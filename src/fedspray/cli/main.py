@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 COMMANDS = (
     *("demo", "run", "report", "algorithms", "links", "datasets", "inspect", "partition", "compare", "sweep", "tune"),
-    *("plan", "bench", "reproduce", "import", "schema", "predict", "deploy", "site"),
+    *("plan", "bench", "reproduce", "new", "import", "schema", "predict", "deploy", "site"),
 )
 """Each is a module of this package with a function, or a group of commands, of its name."""
 _ELSEWHERE = {"import": "tables:import_files"}

@@ -145,6 +145,7 @@ class SiteRun:
         self._seed: int | None = None
         self._worker: Worker | None = None
         self._data = ""
+        self._schema: str | None = None
         self._algorithm = own.algorithms[self._id]
         self._links: ClientEnd | None = None
         links = bool(own.resolved.links)
@@ -221,7 +222,7 @@ class SiteRun:
             worker.recall({meta["round"]: tensors for tensors, meta in stored})
             if self._links is not None:
                 self._links.recall({meta["round"]: tree.part_of(tensors, "links") for tensors, meta in stored})
-        self._worker, self._seed, self._data = worker, seed, data
+        self._worker, self._seed, self._data, self._schema = worker, seed, data, client.graph.schema
         return worker
 
     def _folder(self, seed: int) -> Path:
@@ -246,7 +247,7 @@ class SiteRun:
         if snapshot is None:
             return None
         settings = self._agreement.settings.of_client(self._site.name)
-        task = self._agreement.roster.task
+        task = replace(self._agreement.roster.task, schema=self._schema)
         model = PersonalModel(self._site.name, self._id, worker.algorithm, task, snapshot, settings)
         folder = self._site.folder / "models" / self._run
         folder.mkdir(parents=True, exist_ok=True)

@@ -58,6 +58,13 @@ class Database:
                 "autoload_known_extensions": False,
             }
             connection = duckdb.connect(str(Path(folder) / "tables.duckdb"), config=settings)
+            if on_progress:  # it says how far it is only where its own bar is on
+                for setting in (
+                    "enable_progress_bar = true",
+                    "enable_progress_bar_print = false",
+                    "progress_bar_time = 0",
+                ):
+                    connection.execute(f"SET {setting}")
             try:
                 yield cls(connection, Path(folder), on_progress)
             finally:
