@@ -98,6 +98,7 @@ def objects(federation: fs.Federation) -> list[Any]:
         *(fs.Louvain(3), fs.Metis(3), fs.LabelSkew(3), fs.Files(Path("lists"))),
         *fs.datasets.catalogue().values(),
         fs.Callback(),
+        fs.Schema(name="ours"),
         *(fs.Link(), *(fs.links.make(name) for name in fs.links.names())),
         fs.Trip(0, 1, 0, fs.FedAvg.uplink, torch.float32, 3, received={"w": torch.full((1, 3), FEATURE)}),
     ]

@@ -104,6 +104,8 @@ if TYPE_CHECKING:
     from fedspray.runs.result import SeedResult as SeedResult
     from fedspray.seeds import generator as generator
     from fedspray.seeds import torch_generator as torch_generator
+    from fedspray.tables.importing import import_tables as import_tables
+    from fedspray.tables.schema import Schema as Schema
 
 _HOMES = {
     "fedspray.algorithms.apfl": ("APFL",),
@@ -156,6 +158,8 @@ _HOMES = {
     "fedspray.runs.models": ("PersonalModel",),
     "fedspray.runs.result": ("RunResult", "Score", "SeedResult"),
     "fedspray.seeds": ("generator", "torch_generator"),
+    "fedspray.tables.importing": ("import_tables",),
+    "fedspray.tables.schema": ("Schema",),
 }
 """Where public names are at home."""
 

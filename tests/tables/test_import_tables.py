@@ -72,6 +72,7 @@ def test_ids_of_any_kind_become_rows_in_the_order_of_the_file(tmp_path: Path) ->
     assert made.graph.class_names == ("no", "yes")
     assert (made.graph.cleaning.self_loops, made.graph.cleaning.one_way) == (1, 2)
     assert made.problems.total == 0
+    assert "A-1" not in repr(made)  # sessions are logged
 
 
 def test_a_graph_from_tables_equals_one_from_arrays(tmp_path: Path) -> None:
@@ -177,6 +178,44 @@ def test_files_for_each_client_have_ids_of_their_own(tmp_path: Path) -> None:
     assert north.graph.features.tolist() == [[5], [6]]
     assert south.graph.node_names == ("1", "2", "3")
     assert (north.graph.num_edges, south.graph.num_edges, north.edges_lost) == (1, 2, 0)
+
+
+def test_edges_of_all_clients_in_one_file_need_ids_that_differ(tmp_path: Path) -> None:
+    for name, ids in (("north", "12"), ("south", "34")):
+        (tmp_path / f"{name}.csv").write_text("id,income\n" + "".join(f"{i},5\n" for i in ids))
+    (tmp_path / "e.txt").write_text("from,to\n1,2\n2,3\n3,4\n")
+    schema = Schema.from_toml(SCHEMA.replace('label = "y"\n', "").rsplit("[[features]]", 1)[0])
+    nodes, edges = [str(tmp_path / "{client}.csv")], [str(tmp_path / "e.txt")]
+    made = import_tables(schema, nodes=nodes, edges=edges, strict=True)
+    assert [client.edges_lost for client in made.federation("ours").clients] == [1, 1]
+    (tmp_path / "south.csv").write_text("id,income\n2,5\n")
+    with pytest.raises(InputError, match=r"e.txt has the edges of all clients, but two clients have a node '2'"):
+        import_tables(schema, nodes=nodes, edges=edges)
+
+
+@pytest.mark.parametrize(
+    ("rows", "feature", "trap"),
+    [
+        ([str(1_600_000_000 + 9_999 * i) for i in range(60)], 'kind = "numeric"\nscale = "standard"', "time"),
+        ([str(1_600 + 7 * i) for i in range(60)], 'kind = "numeric"\nscale = "standard"', None),
+        (["abcdef"[2 * (i % 3) + i // 3 % 2] for i in range(60)], 'kind = "category"', "leak"),
+        (["abcdef"[i % 5] for i in range(60)], 'kind = "category"', None),
+    ],
+)
+def test_columns_are_suspected_before_they_are_scaled(
+    tmp_path: Path, rows: list[str], feature: str, trap: str | None
+) -> None:
+    (tmp_path / "n.csv").write_text("id,v,y\n" + "".join(f"{i},{v},{'abc'[i % 3]}\n" for i, v in enumerate(rows)))
+    schema = f'format = 1\n[nodes]\nid = "id"\nlabel = "y"\n[[features]]\ncolumns = "v"\n{feature}\n'
+    made = import_tables(Schema.from_toml(schema), nodes=[str(tmp_path / "n.csv")])
+    assert [found.kind for found in made.traps] == ([] if trap is None else [trap])
+
+
+def test_a_format_of_time_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,v\n1,2\n")
+    schema = 'format = 1\n[nodes]\nid = "id"\n[[features]]\ncolumns = "v"\nkind = "date"\ntime_format = "%"\n'
+    with pytest.raises(InputError):
+        import_tables(Schema.from_toml(schema), nodes=[str(tmp_path / "n.csv")])
 
 
 def test_a_query_joins_tables(tmp_path: Path) -> None:

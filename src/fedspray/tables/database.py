@@ -85,7 +85,9 @@ class Database:
         try:
             return self.connection.execute(sql, values)
         except duckdb.OutOfMemoryException as error:
-            raise InputError(f"the tables need more room than allowed ({one_line(str(error))[:150]})") from None
+            raise InputError(f"the tables need more room than allowed ({_first_line(error)})") from None
+        except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+            raise InputError(f"{doing or 'reading the tables'}: {_first_line(error)}") from None
         finally:
             over.set()
             if watcher:

@@ -12,7 +12,7 @@ from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Cleaning, Graph
 from fedspray.data.splits import Split
 from fedspray.data.traps import Trap
-from fedspray.display import count
+from fedspray.display import count, line
 from fedspray.errors import InputError
 from fedspray.tables.columns import encode, regroup
 from fedspray.tables.database import MEMORY, Database, OnProgress
@@ -47,6 +47,9 @@ class Imported:
     """Of columns, before they were scaled; `find_traps` has those of graphs."""
     files: NDArray[np.int64] | None = None
     """[N]: the number of the file that each node is from; None without a table of nodes."""
+
+    def __repr__(self) -> str:
+        return line(self, self.graph, count(len(self.clients), "client"), count(self.problems.total, "problem"))
 
     def client(self, name: str) -> Client:
         """Everything as one client."""
@@ -194,7 +197,8 @@ def _assemble(
     schema = replace(
         schema,
         features=regroup(encoded.features),
-        nodes=replace(schema.nodes, sparse=not isinstance(encoded.matrix, np.ndarray)),
+        nodes=replace(schema.nodes, sparse=not isinstance(encoded.matrix, np.ndarray), files=()),
+        edges=replace(schema.edges, files=()),  # where files are is nobody else's business
     )
     graph = Graph(
         features=encoded.matrix,

@@ -49,6 +49,13 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
     ends = schema.edges
     first, second = quoted(str(ends.source)), quoted(str(ends.target))
     own = source.per_client and rows.per_client
+    if rows.per_client and not own:
+        shared = database.rows("SELECT _id FROM nodes GROUP BY _id HAVING count(*) > 1 ORDER BY _id LIMIT 1")
+        if shared:
+            raise InputError(
+                f"{source.files[0].path} has the edges of all clients, but two clients have a node {shared[0][0]!r}: "
+                "write {client} in the path of the edges too"
+            )
     match = [f"{side}._id = e.{column}" + (f" AND {side}._client = e._client" if own else "")
              for side, column in (("a", first), ("b", second))]  # fmt: skip
     extra = f", {moment(Feature((ends.time,), 'date'))} AS moment, {quoted(ends.time)} AS said" if ends.time else ""

@@ -20,6 +20,7 @@ from typing import Any
 
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SPLIT, SplitRule
+from fedspray.display import line
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.tables import toml
 
@@ -116,6 +117,7 @@ class Edges(Table):
             raise unknown("direction", self.direction, DIRECTIONS)
         if self.weight_scale not in WEIGHT_SCALES:
             raise unknown("weight_scale", self.weight_scale, WEIGHT_SCALES)
+        toml.check_moment("until", self.until)
         if self.until is not None and self.time is None:
             raise InputError("until is given without time, the column that says when an edge was")
 
@@ -197,6 +199,7 @@ class Feature:
             raise InputError(f"missing is {self.missing!r}, but must be {' or '.join(map(repr, allowed))} or a number")
         if self.kind == "category" and isinstance(self.missing, float):
             raise InputError(f"missing is {self.missing}, but for a category must be {' or '.join(map(repr, allowed))}")
+        toml.check_moment("reference", self.reference)
         part = next((part for part in self.parts if part not in PARTS), None)
         if part is not None:
             raise unknown("part of a date", part, PARTS)
@@ -224,6 +227,10 @@ class Schema:
     name: str | None = None
     folder: Path = field(default=Path(), compare=False)
     """What relative paths start from."""
+
+    def __repr__(self) -> str:
+        label = None if self.nodes.label is None else f"label {self.nodes.label}"
+        return line(self, self.name, label, f"{len(self.features)} entries for features")
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
 from fedspray.errors import InputError, unknown
@@ -67,6 +68,14 @@ def flag(value: object, where: str) -> bool:
 def moment(value: object, where: str) -> str:
     """A text, or TOML's own date or time as text."""
     return value.isoformat() if hasattr(value, "isoformat") else text(value, where)
+
+
+def check_moment(key: str, value: str | None) -> None:
+    """Refuses what is no day or moment."""
+    try:
+        datetime.fromisoformat(value or "2000-01-01")
+    except ValueError:
+        raise InputError(f"{key} is {value!r}, but must be a day such as 2024-12-31") from None
 
 
 # ---- writing ----------------------------------------------------------------------------------
