@@ -13,11 +13,12 @@ def demo(
     *,
     rounds: Annotated[Count, flag("Number of rounds.", "R")] = 200,
 ) -> None:
-    """Train FedAvg and FedSpray on PubMed (or on `banks`, if PubMed is not available) and compare them."""
+    """Train FedAvg, FedSpray and FedSpray 2 on PubMed (or on `banks`, if PubMed is not available) and compare them."""
     from fedspray import build_federation, describe, run
     from fedspray.errors import MissingDataError
     from fedspray.report.clients import clients_table
     from fedspray.report.tables import comparison_table
+    from fedspray.runs import benefit
 
     output = Output()
     try:
@@ -28,11 +29,13 @@ def demo(
         federation = build_federation("banks")
     output.show(clients_table(describe(federation), output.width))
     summaries = []
-    for algorithm in ("fedavg", "fedspray", "fedspray-plus"):
+    for algorithm in ("fedavg", "fedspray", "fedspray2"):
         with show_progress(output, rounds, (0,), label=algorithm) as on_record:
             result = run(federation, algorithm=algorithm, rounds=rounds, on_record=on_record)
         summaries.append(result.summary())
     output.show(comparison_table(summaries))
+    for sentence in benefit.sentences(summaries[-1]):
+        output.note(sentence)
     output.note(
         "Minority nodes are those outside their own client's largest class. "
         "Go on with: fedspray run --help, or the Python quick start in README.md."
