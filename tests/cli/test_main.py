@@ -227,6 +227,15 @@ def test_completion(script: Path, line: str, expected: set[str]) -> None:
     assert set(outcome.stdout.split()) == expected, outcome.stderr
 
 
+@pytest.mark.parametrize("flag", ["--show-completion", "--install-completion"])
+def test_a_shell_without_completion(flag: str, tmp_path: Path) -> None:
+    versions = {f"{shell}_VERSION": "" for shell in ("BASH", "ZSH", "FISH")}
+    outcome = fedspray_process(flag, SHELL="/bin/tcsh", HOME=str(tmp_path), **versions)
+    assert outcome.returncode == 2
+    assert "'/bin/tcsh'" in outcome.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_completion_script_from_before_is_told_what_to_do() -> None:
     outcome = fedspray_process(_FEDSPRAY_COMPLETE="complete_bash")
     assert outcome.stdout == ""

@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from cyclopts import CycloptsError, Parameter
 
@@ -68,13 +68,23 @@ def _debug() -> None:
 @app.command(name="--install-completion", group=OPTIONS)
 def _install_completion() -> None:
     """Make this shell complete commands, flags and values."""
-    Output().note(f"wrote {app.install_completion()}; open a new shell to use it")
+    Output().note(f"wrote {app.install_completion(shell=_shell())}; open a new shell to use it")
 
 
 @app.command(name="--show-completion", group=OPTIONS)
 def _show_completion() -> None:
     """Print the script that does this."""
-    print(app.generate_completion(), end="")
+    print(app.generate_completion(shell=_shell()), end="")
+
+
+def _shell() -> Literal["zsh", "bash", "fish", "powershell"]:
+    from cyclopts.completion.detect import ShellDetectionError, detect_shell
+
+    try:
+        return detect_shell()
+    except ShellDetectionError:
+        known = "bash, zsh, fish or powershell"
+        raise InputError(f"SHELL is {os.environ.get('SHELL', '')!r}, but must name a shell: {known}") from None
 
 
 app["--help"].group = app["--version"].group = OPTIONS
