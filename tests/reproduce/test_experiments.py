@@ -20,6 +20,7 @@ from fedspray.studies.plan import Plan
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
 PROTOCOL = [file for file in FILES if file.name.startswith("sota-")]
+UNSEEN = ROOT / "experiments" / "unseen.toml"
 TRAINED = ("figure2", "table2", "figure-lambda", "figure-dim", "table3", "table5", "noise", "gat", "auc")
 
 
@@ -37,13 +38,21 @@ def test_the_package_brings_the_same_files() -> None:
     assert sorted(file.name for file in experiments_folder().glob("*.toml")) == [file.name for file in FILES]
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file not in PROTOCOL], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file not in (*PROTOCOL, UNSEEN)], ids=lambda file: file.stem
+)
 def test_every_study_is_a_plan_on_the_data_set_of_its_name(file: Path) -> None:
     plan = plan_of(file)
     (dataset,) = plan.datasets
-    assert file.stem.endswith(f"-{dataset}")
+    assert file.stem.removesuffix("-options").endswith(f"-{dataset}")
     assert dataset in datasets.names()
     assert plan.datasets[dataset].own["partition_dir"] == f"partitions/{read_folder(dataset)}"
+
+
+def test_unseen_data_are_none_that_settings_were_chosen_on() -> None:
+    plan = plan_of(UNSEEN)
+    assert set(plan.datasets) <= set(datasets.names())
+    assert {"pubmed", "physics"}.isdisjoint(plan.datasets)
 
 
 @pytest.mark.parametrize("file", PROTOCOL, ids=lambda file: file.stem)
