@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from fedspray.links.base import Memory as Memory
     from fedspray.links.base import Trip as Trip
     from fedspray.nn import ops as ops
+    from fedspray.nn.layers import Layer as Layer
     from fedspray.nn.optim import SGD as SGD
     from fedspray.nn.optim import Adam as Adam
     from fedspray.nn.optim import AdamState as AdamState
@@ -146,6 +147,7 @@ _HOMES = {
     "fedspray.errors": ("InputError", "MissingDataError", "RunStopped"),
     "fedspray.federate": ("build_federation",),
     "fedspray.links.base": ("Link", "Memory", "Trip"),
+    "fedspray.nn.layers": ("Layer",),
     "fedspray.nn.optim": ("SGD", "Adam", "AdamState"),
     "fedspray.nn.tree": ("Message", "Params", "expand", "part_of", "prefixed", "training_only"),
     "fedspray.partitioners.base": ("Partitioner", "name_parts"),
