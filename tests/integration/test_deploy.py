@@ -24,9 +24,12 @@ RUN = ["--dataset", "banks", "--clients", "3", "--backbone", "gcn", "--rounds", 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 
-@pytest.mark.parametrize("algorithm", ["fedspray", "fedavg"])
-def test_the_same_metrics_and_weights_as_in_one_process(tmp_path: Path, algorithm: str) -> None:
-    run = [*RUN, "--algorithm", algorithm]
+@pytest.mark.parametrize(
+    ("algorithm", "links"),
+    [("fedspray", []), ("fedavg", []), ("fedavg", ["--link", "noise sigma=0.01", "--link", "compress up_bits=4"])],
+)
+def test_the_same_metrics_and_weights_as_in_one_process(tmp_path: Path, algorithm: str, links: list[str]) -> None:
+    run = [*RUN, "--algorithm", algorithm, *links]
     here = result(fedspray("run", *run, "--out", tmp_path / "here"))
     there = result(fedspray("deploy", "local", *run, "--out", tmp_path / "there"))
     assert numbers(stable(there)) == pytest.approx(numbers(stable(here)), abs=1e-6)

@@ -29,13 +29,13 @@ from typing import Any
 
 from fedspray import algorithms
 from fedspray.errors import InputError, unknown
-from fedspray.experiment import Data, Experiment, RunSettings, data_knobs
+from fedspray.experiment import Data, Experiment, RunSettings, data_knobs, knobs
 from fedspray.runs.settings import check_meaning
 from fedspray.studies.cells import Row
 from fedspray.studies.tuning import TunePlan
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
 
-_METHOD_KEYS = ("name", "algorithm", "preset", "set")
+_METHOD_KEYS = ("name", "algorithm", "preset", "set", "link")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,7 @@ class Method:
     algorithm: str
     preset: str | None = None
     set: Mapping[str, Any] = field(default_factory=dict)
+    link: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,8 @@ class Plan:
         for rule in (*self.rules, *self.flags):
             if set(rule.owners) <= {dataset, backbone, method.name}:
                 values |= rule.values
-        run = replace(shared, algorithm=method.algorithm, backbone=backbone, preset=method.preset, values=values)
+        run = replace(shared, algorithm=method.algorithm, preset=method.preset, link=method.link, values=values)
+        run = replace(run, backbone=backbone)
         return Row(dataset=dataset, method=method.name, data=self.datasets[dataset].located(), run=run)
 
     def _names(self) -> list[str]:
@@ -211,7 +213,8 @@ def _methods(listed: Any, base: RunSettings, where: str) -> tuple[Method, ...]:
         preset = given.get("preset", base.preset)
         if preset is not None and not isinstance(preset, str):
             raise InputError(f"{where}: preset of {name} is {preset!r}, but must be a name")
-        found.append(Method(name=name, algorithm=algorithm, preset=preset, set=values))
+        link = knobs()["link"].read(given.get("link", base.link), f"{where}: {name}: ")
+        found.append(Method(name=name, algorithm=algorithm, preset=preset, set=values, link=link))
     return tuple(found)
 
 
