@@ -140,7 +140,7 @@ def _cut(card: DatasetCard | None, path: Path, given: dict[str, Any], seed: int)
     whole = preparation.prepare(graph, preparation.steps_of(given.get("prepare")))
     if cutter.lists_nodes and whole.num_nodes != graph.num_nodes:
         raise InputError(
-            f"{cutter} lists some of {graph.num_nodes} nodes, but {given['prepare']!r} leaves {whole.num_nodes}: "
+            f"the node lists are for {graph.num_nodes} nodes, but {given['prepare']!r} leaves {whole.num_nodes}: "
             "use another partitioner"
         )
     partition_seed = given.get("partition_seed", 0)

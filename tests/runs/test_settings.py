@@ -183,7 +183,6 @@ def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.Mo
         ("seed", "seeds"),
         ("model", "backbone"),
         ("algoritm", "algorithm"),
-        ("device", None),
         ("cuda", None),
     ],
 )

@@ -173,6 +173,8 @@ def commands_of(content: Mapping[str, Any]) -> list[str]:
 def _words(flag: str, value: Any) -> list[str]:
     if isinstance(value, Mapping):
         return [word for name, each in value.items() for word in (flag, f"{name}={each}")]
+    if isinstance(value, list):
+        return [word for each in value for word in (flag, str(each))]
     return [flag] if value is True else [flag, str(value)]
 
 
