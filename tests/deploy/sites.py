@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -90,3 +91,13 @@ class Sites:
         if name not in self._open:
             self._open[name] = Door(self.folder / name, name, "run", self.agreement.fingerprint())
         return self._open[name]
+
+
+def stable(summary: dict[str, Any]) -> dict[str, Any]:
+    """Without times, and without what needs data and models in one place: who is better off than alone."""
+    kept = copy.deepcopy(summary)
+    kept.pop("benefit", None)
+    for row in kept["seeds"]:
+        for name in ("seconds", "cpu_seconds", "against_local"):
+            row.pop(name, None)
+    return kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from sites import Crash, Sites
+from sites import Crash, Sites, stable
 from toys import ragged_federation
 
 from fedspray import algorithms
@@ -32,16 +31,6 @@ from fedspray.runs.models import PersonalModel
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-process engine trains client by client, as sites do; stacked it is equal up to rounding."""
     monkeypatch.setattr("fedspray.engine.local.choose_blocks", lambda federation, _, **more: single_blocks(federation))
-
-
-def stable(summary: dict[str, Any]) -> dict[str, Any]:
-    """Without times, and without what needs data and models in one place: who is better off than alone."""
-    kept = copy.deepcopy(summary)
-    kept.pop("benefit", None)
-    for row in kept["seeds"]:
-        for name in ("seconds", "cpu_seconds", "against_local"):
-            row.pop(name, None)
-    return kept
 
 
 def make(folder: Path, federation: Federation, **settings: Any) -> Sites:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sites import Crash, Sites
+from sites import Crash, Sites, stable
 from toys import ragged_federation
 
 from fedspray import algorithms, links, messages
@@ -44,14 +42,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "more" / "topk.py").write_text(GUIDE)
     monkeypatch.setattr(links, "__path__", [*links.__path__, str(tmp_path / "more")])
     return "topk share=0.3"
-
-
-def stable(summary: dict[str, Any]) -> dict[str, Any]:
-    kept = copy.deepcopy(summary)
-    kept.pop("benefit", None)  # known only where data and models are in one place
-    for row in kept["seeds"]:
-        del row["seconds"], row["cpu_seconds"]
-    return kept
 
 
 def settings_of(algorithm: str, *chain: str) -> RunSettings:

@@ -185,7 +185,8 @@ def test_the_command_runs_the_same_again(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.chdir(tmp_path)
     given = "--dataset banks --nodes 240 --clients 3 --algorithm fedspray --backbone mlp --preset paper"
-    given += " --rounds 2 --selection balanced --set hidden=8 --backbone-of bank_01=gcn --seeds 2 --partition-seed 4 --link used-rows --link compress"
+    given += " --rounds 2 --selection balanced --set hidden=8 --backbone-of bank_01=gcn --seeds 2 --partition-seed 4"
+    given += " --link used-rows --link compress"
     assert run_command(["run", *given.split(), "--out", "first"]) == 0
     (command,) = commands_of(files.read_json(Path("first") / "settings.json"))
     assert run_command([*shlex.split(command)[1:], "--out", "second"]) == 0
