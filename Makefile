@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,deploy]'
 	@touch $@
 
-demo: $(STAMP) ## Train FedAvg and FedSpray on PubMed (on `banks` where PubMed cannot be had)
+demo: $(STAMP) ## Train FedAvg, FedSpray and FedSpray 2 on PubMed (or on `banks` if PubMed cannot be downloaded)
 	@$(ONE_THREAD) $(BIN)/fedspray demo
 
 test: $(STAMP) ## Run the fast tests

@@ -192,7 +192,7 @@ def test_what_cannot_be_is_refused_before_the_data_are_read(tmp_path: Path, caps
     sentence = refused(capsys, *start, "--out", str(tmp_path / "file" / "x"))
     assert sentence == f"--out {tmp_path}/file/x cannot be made: {tmp_path}/file is not a folder"
     assert "exists already" in refused(capsys, *start, "--out", str(tmp_path))
-    assert "lr has no meaning to scaffold" in refused(capsys, *start, "--algorithm", "scaffold", "--set", "lr=0.5")
+    assert "scaffold ignores lr" in refused(capsys, *start, "--algorithm", "scaffold", "--set", "lr=0.5")
 
 
 def test_a_file_for_one_graph_is_not_run_on_another(

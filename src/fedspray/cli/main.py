@@ -61,7 +61,7 @@ app.default_parameter = Parameter(negative=(), allow_repeating=True)
 
 @app.command(name="--debug", group=OPTIONS)
 def _debug() -> None:
-    """Show the full traceback of an error; may stand anywhere."""
+    """Show the full traceback of an error; works in any position."""
     # `run_command` finds it wherever it stands, so this is for the help page alone.
 
 

@@ -56,7 +56,7 @@ class AdamState:
         return cls(_zeros(whole), _zeros(whole), step, _zeros(some), _zeros(some))
 
     def forgotten(self) -> AdamState:
-        """The state of before the first step, for the same weights."""
+        """The state before the first step, for the same weights."""
         moments = (self.first, self.second, self.used_first, self.used_second)
         first, second, used_first, used_second = (_zeros(part) for part in moments)
         return AdamState(first, second, torch.zeros_like(self.step), used_first, used_second)

@@ -134,7 +134,7 @@ def check_meaning(algorithm: str, names: Iterable[str], backbone: str | None = N
         unused -= {"hidden"}
     for name in names:
         if name in found.ignores:
-            raise InputError(f"{name} has no meaning to {algorithm}, which ignores {', '.join(sorted(found.ignores))}")
+            raise InputError(f"{algorithm} ignores {name}: it uses none of {', '.join(sorted(found.ignores))}")
         if name in unused:
             raise InputError(f"{name} is set, but {backbone} ignores {' and '.join(sorted(unused))}: leave it out")
 

@@ -17,7 +17,7 @@ from fedspray.tables.schema import Feature, Schema
 def fixed_split(
     database: Database, schema: Schema, labels: NDArray[np.int64] | None, owner: NDArray[np.int64] | None
 ) -> Split | None:
-    """The split of all nodes; None where it is drawn anew for each seed."""
+    """The split of all nodes; None where every seed draws its own."""
     choice = schema.split
     if choice.kind == "random":
         return None
