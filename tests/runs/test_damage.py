@@ -181,7 +181,12 @@ def test_a_model_whose_weights_are_wrong_is_refused(how: str, finished: Path, tm
 def test_a_run_that_is_told_to_end_saves_itself(ending: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedspray.cli.main import entry_point; entry_point()", "run"]
     flags = ["--nodes", "200", "--rounds", "400", "--algorithm", "local", "--out", str(tmp_path / "run")]
-    with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*command, *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # whatever this process ignores
+    ) as process:
         records = tmp_path / "run" / "seed-0" / store.RECORDS
         deadline = time.monotonic() + 60
         while not (records.exists() and records.read_text().count("\n") > 2):
