@@ -174,9 +174,7 @@ def test_one_nan_from_one_site(tmp_path: Path) -> None:
     marker.touch()
     code = NAN_ONCE.replace("MARKER", repr(str(marker)))
     with federation.started(VICTIM, spoilt(tmp_path / "spoilt", code)):
-        with pytest.raises(
-            RunStopped, match=rf"round 5: .*{VICTIM}: its answer cannot be read: uplink.* is not finite"
-        ):
+        with pytest.raises(RunStopped, match=rf"round 5: .*{VICTIM}: \S+ is not finite"):
             federation.drive()
         marker.unlink()
         result = federation.drive()
