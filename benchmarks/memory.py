@@ -47,10 +47,11 @@ def play(shape: dict[str, Any]) -> dict[str, Any]:
     from scipy import sparse
 
     import fedspray
-    from fedspray.data.federation import Federation
+    from fedspray import Federation
     from fedspray.engine.local import choose_blocks
     from fedspray.engine.process import process_peak
-    from fedspray.runs.settings import RunSettings
+    from fedspray.experiment import RunSettings
+    from fedspray.runs.settings import resolve
 
     rng = np.random.default_rng(0)
     graphs: dict[str, fedspray.Graph] = {}
@@ -69,7 +70,7 @@ def play(shape: dict[str, Any]) -> dict[str, Any]:
         edges += graphs[f"client_{k:04d}"].num_edges
     federation = Federation.from_graphs(graphs, seed=0)
     settings = RunSettings(algorithm="fedspray", backbone="gcn", values={"rounds": 2}, seeds=(0,))
-    algorithms, _ = settings.build_for(federation.roster)
+    algorithms = resolve(settings).for_clients(federation.roster)
     largest = max(sum(federation.clients[k].graph.num_nodes for k in b) for b in choose_blocks(federation, algorithms))
     fedspray.run(federation, algorithm="fedspray", rounds=2)
     weights = shape["features"] * HIDDEN * 2  # GNN and encoder; the other layers are small

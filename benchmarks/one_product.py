@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedspray.data.batch import GraphBatch, SparseMatrix
+from fedspray import GraphBatch, build_federation
+from fedspray.data.batch import SparseMatrix
 from fedspray.engine.process import prepare_process
-from fedspray.federate import build_federation
 
 REPETITIONS, ENCODER = 31, 64
 GNNS = {"gcn": 64, "sage": 128}

@@ -18,16 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import GCNConv, SAGEConv, SGConv
 
-from fedspray.algorithms.base import Algorithm
-from fedspray.data.federation import Client, Federation, Task
-from fedspray.seeds import torch_generator
+from fedspray import Algorithm, Client, Federation, Task, torch_generator
 
 PARTS = ("train", "val", "test")
 
 
 def build(federation: Federation, algorithm: Algorithm[Any, Any], seed: int, dtype: torch.dtype) -> FedAvg | FedSpray:
     """The same run as the package's: every `round()` trains, averages, evaluates and returns the metrics."""
-    kinds = {"FedAvg": FedAvg, "FedSpray": FedSpray}
+    kinds: dict[str, type[FedAvg | FedSpray]] = {"FedAvg": FedAvg, "FedSpray": FedSpray}
     return kinds[type(algorithm).__name__](federation, algorithm, seed, dtype)
 
 
@@ -41,7 +39,8 @@ class GCN(torch.nn.Module):
         self.conv2 = GCNConv(hidden, num_classes, cached=True)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        out: Tensor = self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        return out
 
     def start_from(self, weights: dict[str, Tensor]) -> None:
         for name, conv in (("conv1", self.conv1), ("conv2", self.conv2)):
@@ -56,7 +55,8 @@ class SAGE(torch.nn.Module):
         self.conv2 = SAGEConv(hidden, num_classes)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        out: Tensor = self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        return out
 
     def start_from(self, weights: dict[str, Tensor]) -> None:
         for name, conv in (("conv1", self.conv1), ("conv2", self.conv2)):
@@ -90,15 +90,17 @@ class Encoder(torch.nn.Module):
         self.feature_head = torch.nn.Linear(proxy_dim, num_classes)
 
     def embed(self, x: Tensor) -> Tensor:
-        return self.embedding(x).relu()
+        out: Tensor = self.embedding(x)
+        return out.relu()
 
     def start_from(self, weights: dict[str, Tensor]) -> None:
         for name, layer in self.named_children():
-            copy_into(layer.weight, weights[f"{name}.weight"].T)
-            copy_into(layer.bias, weights[f"{name}.bias"])
+            weight, bias = layer.parameters()
+            copy_into(weight, weights[f"{name}.weight"].T)
+            copy_into(bias, weights[f"{name}.bias"])
 
 
-MODELS = {"GCN": GCN, "SAGE": SAGE, "SGC": SGC}
+MODELS: dict[str, type[GCN | SAGE | SGC]] = {"GCN": GCN, "SAGE": SAGE, "SGC": SGC}
 
 
 # ---- clients -----------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ class FedAvgClient:
         for _ in range(self.epochs):
             self.optimizer.zero_grad()
             out = self.model(self.x, self.edge_index)
-            F.cross_entropy(out[self.train_mask], self.y[self.train_mask]).backward()
+            F.cross_entropy(out[self.train_mask], self.y[self.train_mask]).backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
 
     @torch.no_grad()
@@ -269,7 +271,9 @@ def metrics(counts: list[dict[str, Tensor]]) -> dict[str, dict[str, float]]:
     """Of all clients together."""
     result = {}
     for part in PARTS:
-        loss, nodes, right, minority, minority_right = sum(count[part] for count in counts).tolist()
+        loss, nodes, right, minority, minority_right = (
+            torch.stack([count[part] for count in counts]).sum(dim=0).tolist()
+        )
         result[part] = {"loss": loss / nodes, "overall": right / nodes, "minority": minority_right / max(1, minority)}
     return result
 

@@ -24,9 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspray.algorithms.fedspray import FedSpray
-from fedspray.data.federation import Federation
-from fedspray.errors import InputError
+from fedspray import Federation, FedSpray, InputError
 
 VARIABLE = "FEDSPRAY_RELEASED"
 GNNS = ("GCN", "SAGE")
@@ -97,7 +95,7 @@ def _one_graph(federation: Federation) -> tuple[OneGraph, list[tuple[list[int], 
         graph, split = client.graph, client.split
         features.append(np.asarray(graph.dense_features(), dtype=np.float32))
         labels.append(graph.labels)
-        edges.append(np.stack(graph.both_directions()) + start)
+        edges.append(graph.both_directions() + start)
         nodes.append(tuple((np.flatnonzero(m) + start).tolist() for m in (split.train, split.val, split.test)))
         start += graph.num_nodes
     data = SimpleNamespace(

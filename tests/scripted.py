@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedspray.bench.cases import Case
-from fedspray.bench.process import PlayerFailed, Sample
+from benchmarks.cases import Case
+from benchmarks.process import PlayerFailed, Sample
 
 
 class ScriptedPlayer:

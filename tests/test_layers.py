@@ -46,10 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "objects": _ALGORITHMS | {"objects"},
     "runs": _ENGINE | _FEDERATE | {"tables", "runs"},
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
-    "bench": _ENGINE | _FEDERATE | {"runs", "bench"},
     "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
     "report": _DATA | {"evaluation", "experiment", "runs", "studies", "deploy", "report"},
-    "reproduce": _FEDERATE | {"runs", "studies", "report", "reproduce"},
     "testing": _ALGORITHMS | {"testing"},
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""

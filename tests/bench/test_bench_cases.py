@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedspray.bench.cases import QUICK, SUITE, Case, choose_cases
+from benchmarks.cases import QUICK, SUITE, Case, choose_cases
 from fedspray.errors import InputError
 from fedspray.experiment import Data
 

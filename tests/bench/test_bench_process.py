@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedspray.bench import process
-from fedspray.bench.cases import Case
-from fedspray.bench.process import Player, PlayerFailed
+from benchmarks import process
+from benchmarks.cases import Case
+from benchmarks.process import Player, PlayerFailed
 from fedspray.errors import InputError
 from fedspray.experiment import Data
 

@@ -5,8 +5,8 @@ import torch
 from play import build
 from toys import ragged_federation, stack
 
-from fedspray.bench.cases import ALGORITHMS, BACKBONES
-from fedspray.bench.floor import floor_of
+from benchmarks.cases import ALGORITHMS, BACKBONES
+from benchmarks.floor import floor_of
 from fedspray.errors import InputError
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedPlayer, scripted
 
-from fedspray.bench import measure as module
-from fedspray.bench.cases import Case
-from fedspray.bench.measure import largest_difference, measure
+from benchmarks import measure as module
+from benchmarks.cases import Case
+from benchmarks.measure import largest_difference, measure
 from fedspray.experiment import Data
 
 CASE = Case(Data.of(dataset="banks", nodes=1000, clients=4), "gcn", "fedspray")

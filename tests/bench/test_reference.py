@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.cases import ALGORITHMS, BACKBONES
+from benchmarks.players import load_reference
 from fedspray import build_federation
-from fedspray.bench.cases import ALGORITHMS, BACKBONES
-from fedspray.bench.players import load_reference
 from fedspray.data.federation import Federation
 from fedspray.engine.local import LocalEngine
 from fedspray.engine.rounds import run_rounds, start

@@ -12,7 +12,7 @@ import torch
 from play import build
 from toys import ragged_federation
 
-from fedspray.bench.players import load_reference
+from benchmarks.players import load_reference
 from fedspray.errors import InputError
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "released.py"

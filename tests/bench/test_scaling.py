@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedspray.bench.scaling import exponent, find_series
+from benchmarks.scaling import exponent, find_series
 
 
 def case(nodes: int, clients: int, seconds: float | None, **other: Any) -> dict[str, Any]:

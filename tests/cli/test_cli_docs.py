@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scripted import scripted
 
-from fedspray.bench import measure
+from benchmarks import measure
 from fedspray.cli.document import commands, document
 from fedspray.cli.main import run_command
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedspray.data.graph import Graph
 from fedspray.experiment import Data
-from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found, NotFound
-from fedspray.reproduce.federations import table1, table4
-from fedspray.reproduce.trained import Order
+from reproduction.access import AUTHORS, LOUVAIN, Access, Found, NotFound
+from reproduction.federations import table1, table4
+from reproduction.trained import Order
 
 
 def request(partitions: Path, *datasets: str) -> Order:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import csv
 
-from fedspray.reproduce.lines import MISSING, Line, Missing, PartResult, Standing, published_csv, signed
+from reproduction.lines import MISSING, Line, Missing, PartResult, Standing, published_csv, signed
 
 
 def line(**values: float | str | None) -> Line:

@@ -10,10 +10,10 @@ import pytest
 
 from fedspray.errors import InputError
 from fedspray.experiment import Data
-from fedspray.reproduce.access import AUTHORS, Access, Found, NotFound
-from fedspray.reproduce.parts import PARTS
-from fedspray.reproduce.trained import QUICK_NOTE, Order
 from fedspray.studies.grid import Grid
+from reproduction.access import AUTHORS, Access, Found, NotFound
+from reproduction.parts import PARTS
+from reproduction.trained import QUICK_NOTE, Order
 
 STUDY = """
 dataset = "banks"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedspray.reproduce.proposition import CASES, KINDS, TwoClasses, class_means, embeddings, estimate
+from reproduction.proposition import CASES, KINDS, TwoClasses, class_means, embeddings, estimate
 
 BANKS, UNEVEN, UNBALANCED = CASES
 

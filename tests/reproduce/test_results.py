@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedspray.experiment import Experiment
-from fedspray.reproduce.published import results
 from fedspray.studies.plan import Plan
+from reproduction.published import results
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "results" / "table2.csv"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from fedspray import algorithms
-from fedspray.reproduce.published import results
+from reproduction.published import results
 
 ROOT = Path(__file__).parents[2]
 ROWS = list(csv.DictReader((ROOT / "results" / "rivals-gcn.csv").read_text().splitlines()))

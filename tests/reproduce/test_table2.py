@@ -10,14 +10,14 @@ import pytest
 
 from fedspray.experiment import Data
 from fedspray.federate import build_federation
-from fedspray.reproduce.access import AUTHORS, LOUVAIN, Access, Found
-from fedspray.reproduce.lines import DONE, FAILED, PARTLY, QUICK, Line, PartResult
-from fedspray.reproduce.parts import table3
-from fedspray.reproduce.table2 import table2
-from fedspray.reproduce.trained import Order, experiments_folder
 from fedspray.studies.cells import Cell
 from fedspray.studies.grid import Outcome
 from fedspray.studies.results import CellResult
+from reproduction.access import AUTHORS, LOUVAIN, Access, Found
+from reproduction.lines import DONE, FAILED, PARTLY, QUICK, Line, PartResult
+from reproduction.parts import table3
+from reproduction.table2 import table2
+from reproduction.trained import Order, experiments_folder
 
 RIVALS = ("fedavg", "apfl", "gcfl", "fedstar", "fedlit")
 FIGURES = {

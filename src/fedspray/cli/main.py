@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from cyclopts import CycloptsError, Parameter
 
+from fedspray.cli import laboratory
 from fedspray.cli.flags import OPTIONS, group
 from fedspray.cli.output import Output, print_error, print_warning
 from fedspray.cli.pages import Page, show_help
@@ -28,7 +29,7 @@ INTERRUPTED = 130
 
 COMMANDS = (
     *("demo", "run", "report", "algorithms", "links", "datasets", "inspect", "partition", "compare", "sweep", "tune"),
-    *("plan", "bench", "reproduce", "new", "import", "schema", "predict", "deploy", "site"),
+    *("plan", "new", "import", "schema", "predict", "deploy", "site"),
 )
 """Each is a module of this package with a function, or a group of commands, of its name."""
 _ELSEWHERE = {"import": "tables:import_files"}
@@ -52,7 +53,7 @@ def _version() -> str:
 app = group(
     "fedspray",
     "Federated graph learning that does right by minority nodes.",
-    {each: f"fedspray.cli.{_ELSEWHERE.get(each, f'{each}:{each}')}" for each in COMMANDS},
+    {each: f"fedspray.cli.{_ELSEWHERE.get(each, f'{each}:{each}')}" for each in COMMANDS} | laboratory.commands(),
 )
 app.help_format, app.help_formatter = "plaintext", Page()
 app.version, app.version_flags = _version, ("--version",)
@@ -100,6 +101,7 @@ def run_command(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     words = [word for word in arguments if word != "--debug"]
     try:
+        laboratory.check_here(words[0] if words else "")
         if not words or {"-h", "--help"} & set(words):
             show_help(app, [word for word in words if word not in ("-h", "--help")], EXAMPLES)
             return 0

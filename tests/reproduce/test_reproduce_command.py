@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedspray.cli.main import run_command
-from fedspray.cli.reproduce import NAMES
-from fedspray.reproduce.access import Access
-from fedspray.reproduce.parts import PARTS
+from reproduction.access import Access
+from reproduction.command import NAMES
+from reproduction.parts import PARTS
 
 STUDY = """
 dataset = "banks"

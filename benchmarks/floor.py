@@ -13,13 +13,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm
-from fedspray.algorithms.fedspray import FedSpray
-from fedspray.backbones.base import Backbone, LayeredBackbone
-from fedspray.data.batch import GraphBatch, NodeRows, SparseMatrix
-from fedspray.data.federation import Task
-from fedspray.errors import InputError
-from fedspray.nn.layers import Layer, Linear
+from fedspray import Algorithm, Backbone, FedSpray, GraphBatch, InputError, Layer, LayeredBackbone, Task
+from fedspray.data.batch import NodeRows, SparseMatrix
+from fedspray.nn.layers import Linear
 
 Step = Callable[[], object]
 Network = tuple[list[Step], list[Step], list[tuple[int, ...]]]

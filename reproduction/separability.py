@@ -7,11 +7,11 @@ from statistics import NormalDist
 
 from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet
-from fedspray.reproduce import pictures
-from fedspray.reproduce.lines import DONE, QUICK, Line, PartResult, shown
-from fedspray.reproduce.proposition import CASES, KINDS, Separation, TwoClasses, estimate
-from fedspray.reproduce.published import PAPER
-from fedspray.reproduce.trained import Order
+from reproduction import pictures
+from reproduction.lines import DONE, QUICK, Line, PartResult, shown
+from reproduction.proposition import CASES, KINDS, Separation, TwoClasses, estimate
+from reproduction.published import PAPER
+from reproduction.trained import Order
 
 PROPOSITION_DRAWS = 20
 QUICK_DRAWS = 5

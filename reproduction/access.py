@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedspray.data.federation import Federation
+from fedspray import Federation, InputError, MissingDataError
 from fedspray.datasets import DataFolders
-from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import Data
 from fedspray.federate import open_data
 

@@ -6,12 +6,13 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 PAPER = "Fu et al., Federated Graph Learning with Structure Proxy Alignment, KDD 2024"
 ANSWERS = "public answers of the authors of FedSpray (Fu et al., KDD 2024) to the reviewers of their paper"
 
+_FOLDER = Path(__file__).parent / "published"
 _NAMES = ("dataset", "algorithm", "backbone", "metric", "mean", "std")
 
 
@@ -31,15 +32,13 @@ class PublishedRow:
 
 def read_rows(part: str) -> list[dict[str, str]]:
     """The rows of a part's file as they are."""
-    text = (files("fedspray.reproduce") / "published" / f"{part}.csv").read_text()
-    return list(csv.DictReader(text.splitlines()))
+    return list(csv.DictReader((_FOLDER / f"{part}.csv").read_text().splitlines()))
 
 
 @cache
 def results(part: str) -> tuple[PublishedRow, ...]:
     """The published results of a part that is made of runs; none where the paper only argues."""
-    file = files("fedspray.reproduce") / "published" / f"{part}.csv"
-    return tuple(_row(row) for row in read_rows(part)) if file.is_file() else ()
+    return tuple(_row(row) for row in read_rows(part)) if (_FOLDER / f"{part}.csv").is_file() else ()
 
 
 def _row(row: Mapping[str, Any]) -> PublishedRow:

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+from fedspray import InputError
 from fedspray.cli.flags import AsJson, Count, examples, flag
 from fedspray.cli.output import Output, to_json
-from fedspray.errors import InputError
 
 NAME = "benchmark"
 """Of the files that `--out` writes."""
@@ -60,10 +60,10 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure what a round costs: CPU and wall time, memory, and ratios to the floor of its bare products."""
-    from fedspray.bench.cases import choose_cases
-    from fedspray.bench.measure import measure
-    from fedspray.bench.scaling import find_series
-    from fedspray.bench.yardstick import measure_yardstick
+    from benchmarks.cases import choose_cases
+    from benchmarks.measure import measure
+    from benchmarks.scaling import find_series
+    from benchmarks.yardstick import measure_yardstick
     from fedspray.report.files import check_target, write_file
 
     output = Output(as_json)
@@ -94,7 +94,7 @@ def bench(
     }
     _show(output, content)
     if out is not None:
-        from fedspray.report.benchmarks import benchmark_markdown, benchmark_png
+        from benchmarks.report import benchmark_markdown, benchmark_png
 
         write_file(out / f"{NAME}.json", to_json(content))
         write_file(out / f"{NAME}.md", benchmark_markdown(content))
@@ -105,7 +105,7 @@ def bench(
 
 
 def _show(output: Output, content: Mapping[str, Any]) -> None:
-    from fedspray.report.benchmarks import benchmark_sheets
+    from benchmarks.report import benchmark_sheets
 
     if not output.as_json:
         for sheet in benchmark_sheets(content):

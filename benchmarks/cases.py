@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from fedspray import datasets
-from fedspray.errors import InputError, unknown
+from fedspray import InputError, datasets
+from fedspray.errors import unknown
 from fedspray.experiment import Data, RunSettings
 
 BACKBONES = ("gcn", "sgc", "sage")

@@ -7,9 +7,9 @@ from statistics import fmean
 
 from fedspray.report.sheets import Sheet
 from fedspray.report.tables import kilobytes
-from fedspray.reproduce.lines import Line, PartResult
-from fedspray.reproduce.published import PAPER
-from fedspray.reproduce.trained import Order, Trained, make_study
+from reproduction.lines import Line, PartResult
+from reproduction.published import PAPER
+from reproduction.trained import Order, Trained, make_study
 
 QUANTITIES = {
     "kB up": "kilobytes that a client sends in a round",

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from fedspray.bench.cases import Case
-from fedspray.bench.process import FLOOR, OURS, REFERENCE, Player, PlayerFailed, Sample
+from benchmarks.cases import Case
+from benchmarks.process import FLOOR, OURS, REFERENCE, Player, PlayerFailed, Sample
 from fedspray.files import Json
 
 WARM_UP = 2

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray.datasets.banks import Banks
-from fedspray.seeds import generator
+from fedspray import Banks, generator
 
 if TYPE_CHECKING:
-    from fedspray.data.graph import Graph
+    from fedspray import Graph
 
 Array = NDArray[np.float64]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from fedspray.reproduce.lines import Line, PartResult, signed
-from fedspray.reproduce.published import PAPER, results
-from fedspray.reproduce.tables import part_result
-from fedspray.reproduce.trained import Order, Study, Trained, make_study
 from fedspray.studies.statistics import holm, paired_t
+from reproduction.lines import Line, PartResult, signed
+from reproduction.published import PAPER, results
+from reproduction.tables import part_result
+from reproduction.trained import Order, Study, Trained, make_study
 
 Place = tuple[str, str]
 """Data set and backbone."""

@@ -7,12 +7,12 @@ from statistics import fmean
 
 from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet
-from fedspray.reproduce import pictures
-from fedspray.reproduce.lines import Line, PartResult, shown, signed
-from fedspray.reproduce.published import PAPER
-from fedspray.reproduce.tables import result_sheets, results_csv
-from fedspray.reproduce.trained import Order, Trained, make_study
 from fedspray.runs.result import spread
+from reproduction import pictures
+from reproduction.lines import Line, PartResult, shown, signed
+from reproduction.published import PAPER
+from reproduction.tables import result_sheets, results_csv
+from reproduction.trained import Order, Trained, make_study
 
 
 def figure2(order: Order) -> PartResult:

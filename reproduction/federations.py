@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedspray.data.statistics import ClientStatistics, FederationStatistics, describe
+from fedspray import ClientStatistics, FederationStatistics, describe
 from fedspray.experiment import Data
 from fedspray.report.sheets import Sheet
-from fedspray.reproduce.access import AUTHORS, Found, NotFound
-from fedspray.reproduce.lines import MISSING, Line, Missing, PartResult
-from fedspray.reproduce.published import PAPER, read_rows
-from fedspray.reproduce.trained import Order
+from reproduction.access import AUTHORS, Found, NotFound
+from reproduction.lines import MISSING, Line, Missing, PartResult
+from reproduction.published import PAPER, read_rows
+from reproduction.trained import Order
 
 FOLDERS = {"pubmed": "PubMed", "wikics": "WikiCS", "physics": "Physics", "flickr": "Flickr"}
 """The folders of the authors' node lists."""

@@ -14,13 +14,11 @@ from typing import Any, Protocol
 
 import torch
 
-from fedspray.bench.cases import SEED, Case
-from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Federation
+from benchmarks.cases import SEED, Case
+from fedspray import Federation, GraphBatch, InputError
 from fedspray.engine.local import LocalEngine, choose_blocks
 from fedspray.engine.process import prepare_process
 from fedspray.engine.rounds import run_rounds, start
-from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings
 from fedspray.runs.proxies import ProxyKeeper
 from fedspray.runs.settings import resolve
@@ -64,7 +62,7 @@ def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
 
 def play_floor(federation: Federation, case: Case, pause: Pause) -> None:
     """The bare products and optimizer passes of a round, in the same blocks of clients as ours."""
-    from fedspray.bench.floor import floor_of
+    from benchmarks.floor import floor_of
 
     prepare_process()
     algorithms = resolve(case.settings()).for_clients(federation.roster)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedspray.report.figures import CLASS_COLOURS, OTHER_COLOUR, tidy
-from fedspray.reproduce.proposition import Separation, TwoClasses, class_means, embeddings
+from reproduction.proposition import Separation, TwoClasses, class_means, embeddings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

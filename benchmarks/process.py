@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fedspray.bench.cases import SEED, Case
-from fedspray.errors import InputError
+from benchmarks.cases import SEED, Case
+from fedspray import InputError
 
 OURS, FLOOR, REFERENCE = "ours", "floor", "reference"
 """The players."""
@@ -109,8 +109,8 @@ def _serve(connection: Connection, kind: str, case: Case, threads: int, referenc
     try:
         import torch
 
-        from fedspray.bench import players
-        from fedspray.federate import build_federation
+        from benchmarks import players
+        from fedspray import build_federation
 
         torch.set_num_threads(threads)
         federation = build_federation(**case.data.to_json(), seed=SEED)

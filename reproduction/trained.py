@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedspray.errors import InputError
+from fedspray import InputError
 from fedspray.experiment import Experiment
-from fedspray.reproduce.access import LOUVAIN, Access, Found
-from fedspray.reproduce.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, QUICK, Line, Missing
-from fedspray.reproduce.published import PublishedRow, results
 from fedspray.runs.result import spread
 from fedspray.studies.cells import Cell, Row
 from fedspray.studies.comparison import Entry
 from fedspray.studies.grid import Outcome
 from fedspray.studies.plan import Plan
+from reproduction.access import LOUVAIN, Access, Found
+from reproduction.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, QUICK, Line, Missing
+from reproduction.published import PublishedRow, results
 
 RunCells = Callable[[str, Sequence[Cell]], list[Outcome]]
 """Runs cells under a title (or only looks for finished ones), and says how each ended."""
@@ -133,7 +133,7 @@ class Study:
 
 def experiments_folder(chosen: Path | None = None) -> Path:
     """The folder of the studies: the one asked for, or the project's own."""
-    folder = Path(__file__).parent / "experiments" if chosen is None else chosen
+    folder = Path(__file__).parents[1] / "experiments" if chosen is None else chosen
     if not folder.is_dir():
         raise InputError(f"--experiments {folder} is not a folder, but one with studies PART-NAME.toml is needed")
     return folder

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet, to_csv
 from fedspray.report.sweeps import sweep_figure
-from fedspray.reproduce.access import AUTHORS
-from fedspray.reproduce.lines import Line, PartResult
-from fedspray.reproduce.trained import Order, Study
 from fedspray.studies.comparison import figures
+from reproduction.access import AUTHORS
+from reproduction.lines import Line, PartResult
+from reproduction.trained import Order, Study
 
 
 def part_result(

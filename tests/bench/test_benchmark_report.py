@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from scripted import scripted
 
-from fedspray.bench import measure
-from fedspray.bench.cases import Case
-from fedspray.bench.scaling import find_series
+from benchmarks import measure
+from benchmarks.cases import Case
+from benchmarks.report import benchmark_figure, benchmark_markdown, benchmark_sheets
+from benchmarks.scaling import find_series
 from fedspray.experiment import Data
-from fedspray.report.benchmarks import benchmark_figure, benchmark_markdown, benchmark_sheets
 
 SIZES = ((1000, 2), (2000, 2), (4000, 2), (4000, 8))
 

@@ -12,16 +12,16 @@ from fedspray.cli.flags import AsJson, argument, examples, flag
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
-    from fedspray.reproduce.access import Access
-    from fedspray.reproduce.lines import PartResult
     from fedspray.studies.cells import Cell
     from fedspray.studies.grid import Outcome
+    from reproduction.access import Access
+    from reproduction.lines import PartResult
 
 NAMES = (
     *("table1", "figure2", "table2", "figure-lambda", "figure-dim", "table3", "table4", "table5"),
     *("proposition1", "noise", "gat", "auc", "cost", "all"),
 )
-"""As in `fedspray.reproduce.parts`, which takes its time to import."""
+"""As in `parts`, which takes its time to import."""
 
 
 @examples(
@@ -53,13 +53,14 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Make tables and figures of the paper again: published, ours, difference."""
-    from fedspray.errors import InputError, unknown
+    from fedspray import InputError
+    from fedspray.errors import unknown
     from fedspray.report.files import check_target, write_file
-    from fedspray.reproduce.access import Access
-    from fedspray.reproduce.lines import lost_figures
-    from fedspray.reproduce.parts import PARTS
-    from fedspray.reproduce.trained import Order, experiments_folder
     from fedspray.studies.grid import Grid
+    from reproduction.access import Access
+    from reproduction.lines import lost_figures
+    from reproduction.parts import PARTS
+    from reproduction.trained import Order, experiments_folder
 
     output = Output(as_json)
     wrong = next((name for name in parts if name not in NAMES), None)
@@ -131,11 +132,11 @@ def _show(output: Output, result: PartResult, again: str) -> None:
 
 def _check_earlier(folder: Path, part: str, datasets: Sequence[str], access: Access, *, quick: bool) -> None:
     """Refuses, before any work, to replace figures of full runs, of more data sets or of the authors' clients."""
-    from fedspray.errors import InputError
-    from fedspray.reproduce.access import AUTHORS
-    from fedspray.reproduce.federations import FOLDERS
-    from fedspray.reproduce.lines import QUICK, earlier_figures
-    from fedspray.reproduce.parts import UNTRAINED
+    from fedspray import InputError
+    from reproduction.access import AUTHORS
+    from reproduction.federations import FOLDERS
+    from reproduction.lines import QUICK, earlier_figures
+    from reproduction.parts import UNTRAINED
 
     earlier, file = earlier_figures(folder, part), folder / f"{part}-published.csv"
     if quick and part not in UNTRAINED and any(figure.status != QUICK for figure in earlier.values()):

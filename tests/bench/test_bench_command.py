@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scripted import scripted
 
-from fedspray.bench import measure
+from benchmarks import measure
 from fedspray.cli.main import run_command
 
 SERIES = ["bench", "--banks", "1000/2", "--banks", "2000/2", "--backbone", "gcn", "--algorithm", "fedspray"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedspray.files import Json
 from fedspray.report.sheets import Sheet, to_csv
-from fedspray.reproduce.access import AUTHORS
+from reproduction.access import AUTHORS
 
 if TYPE_CHECKING:
     from fedspray.studies.grid import Outcome

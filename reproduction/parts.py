@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fedspray.reproduce.cost import cost
-from fedspray.reproduce.federations import table1, table4
-from fedspray.reproduce.figure2 import figure2
-from fedspray.reproduce.lines import PartResult, signed
-from fedspray.reproduce.published import ANSWERS, PAPER
-from fedspray.reproduce.separability import proposition1
-from fedspray.reproduce.table2 import table2
-from fedspray.reproduce.tables import part_result
-from fedspray.reproduce.trained import Order, make_study
+from reproduction.cost import cost
+from reproduction.federations import table1, table4
+from reproduction.figure2 import figure2
+from reproduction.lines import PartResult, signed
+from reproduction.published import ANSWERS, PAPER
+from reproduction.separability import proposition1
+from reproduction.table2 import table2
+from reproduction.tables import part_result
+from reproduction.trained import Order, make_study
 
 Part = Callable[[Order], PartResult]
 

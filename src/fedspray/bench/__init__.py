@@ -1,1 +1,0 @@
-"""Benchmarks: what a round costs, beside its floor."""
