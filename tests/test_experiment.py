@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedspray.datasets.banks import Banks
 from fedspray.errors import InputError
 from fedspray.experiment import DATA, Data, Experiment, RoundSettings, RunSettings, data_knobs, knobs
 from fedspray.federate import build_federation, open_data
+from fedspray.runs.settings import resolve
 
 
 @pytest.fixture
@@ -61,6 +62,22 @@ def test_flat_values_become_parts_and_flat_json() -> None:
         seeds=(0, 1),
     )
     assert Data.of(**found.data.to_json()) == found.data
+
+
+@pytest.mark.parametrize(
+    ("values", "algorithm"),
+    [({}, "fedspray2"), ({"preset": "paper"}, "fedspray"), ({"preset": "paper", "algorithm": "apfl"}, "apfl")],
+)
+def test_what_is_run_where_no_algorithm_is_named(values: dict[str, Any], algorithm: str) -> None:
+    """A preset alone is the paper's FedSpray: published settings are for the method that they were published for."""
+    found = Experiment.from_values(values, "here").run
+    assert found.algorithm == algorithm
+    assert replace(found, preset=None).algorithm == algorithm  # what is chosen stays
+
+
+def test_an_empty_name_of_an_algorithm_is_not_the_default() -> None:
+    with pytest.raises(InputError, match="unknown algorithm ''"):
+        resolve(Experiment.from_values({"algorithm": ""}, "here").run)
 
 
 def test_all_settings_of_banks_can_be_reached() -> None:

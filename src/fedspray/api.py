@@ -46,7 +46,7 @@ from fedspray.studies.plan import Plan
 
 def run(
     federation: Federation,
-    algorithm: AnyAlgorithm = "fedspray",
+    algorithm: AnyAlgorithm | None = None,
     *,
     backbone: AnyBackbone | None = None,
     rounds: int | None = None,
@@ -64,7 +64,8 @@ def run(
 
     Args:
         federation: the clients; each seed draws their splits anew, unless ``keep_split``.
-        algorithm: a name from ``fedspray.algorithms.names()`` or ``package.module:Class``, an object, or a class.
+        algorithm: a name from ``fedspray.algorithms.names()`` or ``package.module:Class``, an object, or a class; by
+            default ``fedspray2``, or with a preset the paper's ``fedspray``.
         backbone: the same, or the class of a torch.nn.Module; by default an algorithm object's own, or ``gcn``.
             Where both say something, this one replaces the algorithm's as a whole.
         rounds: number of rounds; by default the preset's, or 300.
@@ -83,8 +84,8 @@ def run(
     _check_federation(federation)
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads is {threads!r}, but must be at least 1")
-    own = run_knobs()
-    chosen = Chosen.of(algorithm, backbone, preset, {k: v for k, v in values.items() if k not in own})
+    own, method = run_knobs(), RunSettings(preset=preset).algorithm if algorithm is None else algorithm
+    chosen = Chosen.of(method, backbone, preset, {k: v for k, v in values.items() if k not in own})
     check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
     _warn_of_session(chosen, out)
     settings = RunSettings(

@@ -36,6 +36,8 @@ from fedspray.partitioners.base import Partitioner
 DATA, TRAINING = "Data", "Training"
 """The parts of an experiment, and the panels of ``--help``."""
 DTYPES = ("float32", "float64")
+DEFAULT_ALGORITHM, PAPER_ALGORITHM = "fedspray2", "fedspray"
+"""What is run where no algorithm is named: the second where a preset is, since presets are published settings."""
 
 
 def knob(default: Any, text: str, **about: Any) -> Any:
@@ -137,9 +139,18 @@ class RoundSettings:
 class RunSettings:
     """Everything that decides a run's result, beside its data."""
 
-    algorithm: str = knob("fedspray", "A name from `fedspray algorithms`, or package.module:Name.", metavar="NAME")
+    algorithm: str = knob(
+        None,
+        "A name from `fedspray algorithms`, or package.module:Name.",
+        metavar="NAME",
+        usual=f"{DEFAULT_ALGORITHM}, or {PAPER_ALGORITHM} if a preset is given",
+    )
     backbone: str = knob("gcn", "gcn, sgc, sage, mlp, gat, or package.module:Name.", metavar="NAME")
-    preset: str | None = knob(None, "A named set of the algorithm's settings, e.g. paper.", metavar="NAME")
+    preset: str | None = knob(
+        None,
+        "A named set of the algorithm's settings: paper or released for fedspray, published for others.",
+        metavar="NAME",
+    )
     values: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the algorithm, backbone and rounds that differ from the defaults (and from the preset)."""
     backbone_of: Mapping[str, str] = knob(
@@ -168,6 +179,9 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.algorithm is None:
+            usual = DEFAULT_ALGORITHM if self.preset is None else PAPER_ALGORITHM
+            object.__setattr__(self, "algorithm", usual)
         object.__setattr__(self, "link", tuple(self.link))  # JSON has lists
         if not self.seeds:
             raise InputError("seeds is empty, but at least one seed is needed")

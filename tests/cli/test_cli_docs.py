@@ -40,7 +40,7 @@ def test_a_flag_is_in_the_table_of_its_command() -> None:
 FREE = {"values", "chosen", "settings", "presets", "federation", "backbone_of", "models", "uplink", "downlink"}
 FREE |= {"versions", "labels", "backbones"}
 """Objects whose keys are names of settings, clients, tensors or packages."""
-BY_NAME = {"clients", "by_homophily", "recall_by_budget", "fates"}
+BY_NAME = {"clients", "by_homophily", "recall_by_budget", "fates", "against_local"}
 """Objects whose keys are names, and whose values have documented keys."""
 
 

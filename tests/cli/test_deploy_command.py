@@ -188,7 +188,7 @@ class TestWithTheExtra:
         assert run_command(["deploy", "amend", str(project), "--algorithm", "fedavg"]) == 0
         assert "there is no terminal to ask on" in complaint(capsys, "site", "agree", kit, file)
         assert run_command(["site", "agree", str(kit), str(file), "--yes"]) == 0
-        assert "run.algorithm: 'fedspray' → 'fedavg'" in capsys.readouterr().out
+        assert "run.algorithm: 'fedspray2' → 'fedavg'" in capsys.readouterr().out
         assert file.read_text() == (kit / "local" / "agreement.json").read_text()
         assert file.read_text() == (project / "kits" / "server" / "local" / "agreement.json").read_text()
 

@@ -46,7 +46,7 @@ def test_json_and_result_file_agree(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_the_table_is_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command([*SMALL, "--seed", "3", "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
-    assert "banks, fedspray, gcn: test accuracy in %" in captured.out
+    assert "banks, fedspray2, gcn: test accuracy in %" in captured.out
     assert "kept in" in captured.err
 
 
@@ -174,7 +174,7 @@ def test_predict_with_a_personal_model(tmp_path: Path, capsys: pytest.CaptureFix
 def test_predict_refuses_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from fedspray import Graph
 
-    run_json(capsys, *SMALL, "--out", str(tmp_path / "run"))
+    run_json(capsys, *SMALL, "--algorithm", "fedspray", "--out", str(tmp_path / "run"))
     model = str(tmp_path / "run" / "seed-0" / "models" / "bank_02.safetensors")
     Graph.from_arrays(np.ones((3, 4)), [[0], [1]], [0, 1, 0]).to_npz(tmp_path / "other.npz")
     out = str(tmp_path / "p.csv")

@@ -57,7 +57,7 @@ def test_every_change_changes_the_fingerprint(other: Agreement) -> None:
 
 
 def test_changes_are_named() -> None:
-    assert agree().changes(agree(algorithm="fedavg"))[-1] == "run.algorithm: 'fedspray' → 'fedavg'"
+    assert agree().changes(agree(algorithm="fedavg"))[-1] == "run.algorithm: 'fedspray2' → 'fedavg'"
 
 
 def test_other_code_is_refused_and_named(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_runs_that_differ_in_seeds_are_one_method(tmp_path: Path) -> None:
     for seed in (5, 3):
         fedspray.run(ragged_federation(), algorithm="local", rounds=2, seeds=(seed,), out=tmp_path / str(seed))
     for weight in (1.0, 2.0):
-        fedspray.run(ragged_federation(), rounds=2, distill_weight=weight, out=tmp_path / f"w{weight}")
+        fedspray.run(ragged_federation(), "fedspray", rounds=2, distill_weight=weight, out=tmp_path / f"w{weight}")
     names = ("5", "3", "w1.0", "w2.0")
     comparison = read_comparison([tmp_path / name for name in names])
     labels = [method.label for method in comparison.methods]
@@ -56,7 +56,7 @@ def test_runs_that_differ_in_seeds_are_one_method(tmp_path: Path) -> None:
 
 def test_variants_of_the_references_algorithm_are_compared_with_it(tmp_path: Path) -> None:
     for weight in (1.0, 2.0):
-        fedspray.run(ragged_federation(), rounds=2, distill_weight=weight, out=tmp_path / f"w{weight}")
+        fedspray.run(ragged_federation(), "fedspray", rounds=2, distill_weight=weight, out=tmp_path / f"w{weight}")
     for wanted in ("fedspray", "fedspray distill_weight=1.0"):
         comparison = read_comparison([tmp_path / "w1.0", tmp_path / "w2.0"], wanted)
         first, second = comparison.methods

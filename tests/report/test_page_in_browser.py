@@ -125,7 +125,7 @@ def test_everything_is_drawn(page: Page) -> None:
 def test_names_that_look_like_numbers_are_names(driver: Any, tmp_path: Path) -> None:
     graph = ragged_federation().clients[1].graph
     federation = fedspray.Federation.from_graphs(dict.fromkeys(("1001", "7", "2021-05-01"), graph))
-    fedspray.run(federation, rounds=2, hidden=8, out=tmp_path / "run")
+    fedspray.run(federation, "fedspray", rounds=2, hidden=8, out=tmp_path / "run")
     write_report([tmp_path / "run"], tmp_path / "page.html")
     page = Page(driver, tmp_path / "page.html")
     for chart in ("client-bars", "label-counts", "homophily", "proxy-similarity"):

@@ -13,7 +13,7 @@ from fedspray.runs.proxies import ClassProxies
 
 
 def test_alignment_of_the_reported_round(tmp_path: Path) -> None:
-    result = fedspray.run(ragged_federation(), rounds=6, out=tmp_path / "run", hidden=8)
+    result = fedspray.run(ragged_federation(), "fedspray", rounds=6, out=tmp_path / "run", hidden=8)
     kept = ClassProxies.load(tmp_path / "run" / "seed-0" / proxies.FILE)
     # The server's rule: S[j] = Σ_k a_jk S_k[j] / Σ_k a_jk.
     expected = torch.einsum("kc,kcd->cd", kept.weight, kept.own) / kept.weight.sum(dim=0)[:, None]

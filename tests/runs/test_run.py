@@ -32,7 +32,7 @@ def stable(summary: dict[str, Any]) -> dict[str, Any]:
 def test_the_result_says_everything(tmp_path: Path) -> None:
     result = fedspray.run(ragged_federation(), rounds=4, seeds=(0, 3), out=tmp_path / "run", hidden=8)
     summary = result.summary()
-    assert (summary["dataset"], summary["algorithm"], summary["backbone"]) == ("toy", "fedspray", "gcn")
+    assert (summary["dataset"], summary["algorithm"], summary["backbone"]) == ("toy", "fedspray2", "gcn")
     assert summary["settings"]["hidden"] == 8
     assert [row["seed"] for row in summary["seeds"]] == [0, 3]
     accuracies = [row["overall"] for row in summary["seeds"]]

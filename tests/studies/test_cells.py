@@ -45,7 +45,7 @@ def test_a_preset_and_its_values_by_hand_are_one_cell() -> None:
     from fedspray import algorithms
 
     values = algorithms.find("fedspray").presets["paper"]
-    assert cell(preset="paper").key() == cell(values=values).key()
+    assert cell(preset="paper").key() == cell(algorithm="fedspray", values=values).key()
 
 
 def test_the_result_version_makes_new_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,14 @@ def test_flags_about_data_are_stronger_than_entries() -> None:
     assert [(d.own["nodes"], d.clients) for d in plan.datasets.values()] == [(500, None), (500, 8)]
 
 
+def test_a_method_with_a_preset_and_no_algorithm_is_the_papers() -> None:
+    named = {"name": "as published", "preset": "paper"}
+    (method,) = changed({}, file={"compare": {"algorithms": [named]}}).methods
+    assert method.algorithm == "fedspray"
+    with pytest.raises(InputError, match="unknown preset of apfl 'paper'"):
+        changed({}, file={"algorithm": "apfl", "compare": {"algorithms": [named]}})
+
+
 def test_a_name_that_is_another_algorithms_is_refused() -> None:
     with pytest.raises(InputError, match=r"the method called 'apfl' runs 'fedspray', but its name is another"):
         changed({}, file={"compare": {"algorithms": [{"name": "apfl", "preset": "published"}]}})

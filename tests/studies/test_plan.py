@@ -107,7 +107,7 @@ def test_names_may_have_a_slash_if_they_stay_clear() -> None:
             {"algorithms": [{"algorithm": "local", "preset": 3}]},
             "plan.toml: preset of local is 3, but must be a name",
         ),
-        ({"tune": {"grid": {"fedspray": {"lr": 0.1}}}}, "plan.toml: [compare.tune.grid.fedspray]: lr is 0.1"),
+        ({"tune": {"grid": {"fedspray2": {"lr": 0.1}}}}, "plan.toml: [compare.tune.grid.fedspray2]: lr is 0.1"),
     ],
 )
 def test_bad_plans_get_one_sentence(compare: dict[str, Any], sentence: str) -> None:
@@ -131,9 +131,9 @@ def test_a_sweep_is_every_row_with_every_value() -> None:
         (
             "distil_weight",
             ["1", "2"],
-            "fedspray, gcn: unknown setting 'distil_weight': choose one of ",
+            "fedspray2, gcn: unknown setting 'distil_weight': choose one of ",
         ),
-        ("distill_weight", ["1", "much"], "fedspray, gcn: distill_weight is 'much', but must be a number"),
+        ("distill_weight", ["1", "much"], "fedspray2, gcn: distill_weight is 'much', but must be a number"),
         ("partitioner", ["louvain", "metis"], "partitioner cannot be swept"),
         ("lr", ["0.01", "0.010"], "lr has the value 0.01 twice, but each may appear once"),
     ],

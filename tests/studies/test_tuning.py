@@ -91,7 +91,7 @@ def test_shared_settings_are_the_best_on_average_and_then_each_method_has_its_ow
 
 
 def test_a_trial_that_failed_is_not_chosen() -> None:
-    plan = Plan.from_values({"compare": {"tune": {"grid": {"fedspray": {"distill_weight": [1, 2]}}}}}, "x")
+    plan = Plan.from_values({"compare": {"tune": {"grid": {"fedspray2": {"distill_weight": [1, 2]}}}}}, "x")
 
     def answer(title: str, cells: Sequence[Cell]) -> list[Outcome]:
         return [outcome(cells[0], 0.1, 0.1), Outcome(cells[1], Path("x"), failure="no client trained")]

@@ -25,7 +25,7 @@ MAX_SENTENCES = 30
 
 @examples(
     "fedspray run --dataset banks --rounds 50",
-    "fedspray run --dataset pubmed --algorithm fedspray --backbone gcn --seeds 5 --out runs/pubmed",
+    "fedspray run --dataset pubmed --algorithm fedavg --backbone sage --seeds 5 --out runs/pubmed",
     "fedspray run experiment.toml --set distill_weight=2",
     "fedspray run --resume runs/pubmed",
 )

@@ -29,7 +29,15 @@ from typing import Any
 
 from fedspray import algorithms
 from fedspray.errors import InputError, unknown
-from fedspray.experiment import Data, Experiment, RunSettings, data_knobs, knobs
+from fedspray.experiment import (
+    DEFAULT_ALGORITHM,
+    PAPER_ALGORITHM,
+    Data,
+    Experiment,
+    RunSettings,
+    data_knobs,
+    knobs,
+)
 from fedspray.runs.settings import check_meaning
 from fedspray.studies.cells import Row
 from fedspray.studies.tuning import TunePlan
@@ -203,14 +211,15 @@ def _methods(listed: Any, base: RunSettings, where: str) -> tuple[Method, ...]:
     for entry in check_list(listed, f"{where}: algorithms", "names or tables"):
         given = {"algorithm": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
         check_keys(given, _METHOD_KEYS, f"{where}: algorithms")
-        algorithm, name = str(given.get("algorithm", base.algorithm)), method_name(given, base.algorithm)
+        preset = given.get("preset", base.preset)
+        usual = PAPER_ALGORITHM if preset and base.algorithm == DEFAULT_ALGORITHM else base.algorithm
+        algorithm, name = str(given.get("algorithm", usual)), method_name(given, usual)
         if "algorithm" not in given and name != algorithm and name in algorithms.names():
             raise InputError(
                 f"{where}: the method called {name!r} runs {algorithm!r}, but its name is another algorithm's: "
                 f"say algorithm = {name!r}, or give it another name"
             )
         values = check_table(given.get("set", {}), f"{where}: set of {algorithm}")
-        preset = given.get("preset", base.preset)
         if preset is not None and not isinstance(preset, str):
             raise InputError(f"{where}: preset of {name} is {preset!r}, but must be a name")
         link = knobs()["link"].read(given.get("link", base.link), f"{where}: {name}: ")
