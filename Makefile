@@ -39,8 +39,9 @@ test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose pro
 bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
 	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py --out results/benchmarks
 
-docs: $(STAMP) ## Make the tables of flags in docs/cli.md again
+docs: $(STAMP) ## Write the tables of flags in docs/cli.md, then the documentation as a site, into site/
 	@$(BIN)/python -m fedspray.cli.document docs/cli.md
+	@$(BIN)/python docs/site.py
 
 check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/ruff check .
@@ -48,5 +49,5 @@ check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/mypy
 
 clean: ## Remove the environment and every cache
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	@rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -112,7 +112,9 @@ class Graph:
                 duplicates merged, and both are counted in `cleaning`.
             labels: [N] class of each node, `UNLABELLED` (-1) where it is not known.
             num_classes: C; by default the largest label plus one, or the number of class names.
-            node_names, class_names, feature_names: optional names, one for each.
+            node_names: optional, one for each node.
+            class_names: optional, one for each class.
+            feature_names: optional, one for each feature.
             edge_weights: [E] a positive number for each column of ``edges``. Those of repeated edges add up, and those
                 of both directions, unless all edges are given both ways with equal weights.
         """

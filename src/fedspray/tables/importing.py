@@ -104,7 +104,8 @@ def import_tables(
 
     Args:
         schema: what the columns mean.
-        nodes, edges: paths of files that replace the schema's; may have ``*`` and ``{client}``.
+        nodes: paths of files that replace the schema's; may have ``*`` and ``{client}``.
+        edges: the same for edges.
         strict: refuse the files if any row has a problem; otherwise such rows are left out and counted.
         memory: what the database may hold in memory, such as ``512MB``.
         on_progress: is told what is done.

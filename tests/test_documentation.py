@@ -1,0 +1,43 @@
+"""The documentation as a site, and the page that a newcomer copies from."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GET_STARTED = (ROOT / "docs" / "get-started.md").read_text()
+
+
+def leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [leaf for item in (nav.values() if isinstance(nav, dict) else nav) for leaf in leaves(item)]
+
+
+def test_the_menu_has_every_page_once() -> None:
+    menu = leaves(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
+    assert sorted(menu) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.slow
+def test_get_started_runs_as_it_stands(tmp_path: Path) -> None:
+    """Every command but the set-up, in an empty folder; the figures that the page names are printed."""
+    setup, *commands = re.findall(r"^```sh\n(.*?)^```", GET_STARTED, flags=re.DOTALL | re.MULTILINE)
+    assert "make setup" in setup
+    (python,) = re.findall(r"^```python\n(.*?)^```", GET_STARTED, flags=re.DOTALL | re.MULTILINE)
+    script = "\n".join(["set -e", *commands, f"python - <<'END'\n{python}END"])
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for figure in ("81.11", "30.00", "87.28", "71.14"):
+        assert figure in done.stdout
+    assert (tmp_path / "report.html").stat().st_size > 10**6
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1501
