@@ -22,6 +22,7 @@ from fedspray.deploy.wire import Ask, Reply
 from fedspray.engine.local import single_blocks
 from fedspray.errors import RunStopped
 from fedspray.experiment import RunSettings
+from fedspray.files import read_json
 from fedspray.runs import run as runs
 from fedspray.runs import store
 from fedspray.runs.models import PersonalModel
@@ -190,6 +191,16 @@ def without_the_first(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     away = two_sites(tmp_path_factory.mktemp("away"))
     away.trouble = lambda site, ask: "away" if (site, ask.request.round_index) == ODD else None
     return stable(away.run())
+
+
+def test_a_site_and_nobody_else_is_told_whether_federating_helped_it(tmp_path: Path) -> None:
+    federation, settings = ragged_federation(), RunSettings(algorithm="fedspray2", values={"rounds": 3, "hidden": 8})
+    assert "benefit" not in Sites(tmp_path, federation, Agreement(federation.roster, settings)).run()
+    known = runs.carry_out(federation, settings, None).summary()["benefit"]["clients"]
+    for client in federation.clients:
+        told = read_json(tmp_path / client.name / "models" / "run" / "seed-0.benefit.json")
+        assert told.pop("said").startswith(f"{client.name}: ")
+        assert told == known[client.name]
 
 
 def test_models_ledger_and_shared_part_are_where_they_belong(tmp_path: Path) -> None:

@@ -82,6 +82,29 @@ def test_verdicts_and_sentences() -> None:
     assert "+25.0 points on 100 nodes" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("test", "val", "verdict"),
+    [
+        ((50, 5, 30, 15), (50, 6, 5, 39), "cannot be told"),  # clearly behind, but a little ahead on validation nodes
+        ((50, 30, 5, 15), (50, 5, 6, 39), "cannot be told"),
+        ((50, 5, 30, 15), (50, 5, 5, 40), "hurt"),  # validation nodes say nothing
+        ((50, 5, 30, 15), (0, 0, 0, 0), "hurt"),  # there are none
+        ((50, 5, 30, 15), (50, 5, 6, 39), "hurt"),
+    ],
+)
+def test_no_verdict_where_validation_nodes_point_the_other_way(
+    test: tuple[int, ...], val: tuple[int, ...], verdict: str
+) -> None:
+    counts = row(*test) | {"val": row(*val)["val"]}
+    found = benefits([{"against_local": {"a": counts}}])
+    assert found["clients"]["a"]["all"]["verdict"] == verdict
+    assert found["clients"]["a"]["all"]["validation"] == (
+        None if sum(val) == 0 else pytest.approx((val[1] - val[2]) / sum(val))
+    )
+    (said,) = sentences({"benefit": found})
+    assert ("on validation nodes" in said) == (verdict == "cannot be told")
+
+
 def test_several_seeds_are_no_more_evidence_than_one() -> None:
     once, twice = ({"against_local": {"a": row(5, 3, 1, 1)}} for _ in range(2))
     assert benefits([once, twice]) == benefits([once])

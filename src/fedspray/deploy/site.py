@@ -7,6 +7,7 @@
     KIT/local/site.json          this site's own: its name, where its data are, threads
     KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds, and the hash of the data
     KIT/models/RUN/seed-0.safetensors           the personal model, for `fedspray predict`
+    KIT/models/RUN/seed-0.benefit.json          whether federating helped this site, where that is known
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fedspray.engine.worker import Worker
 from fedspray.errors import InputError, MissingDataError
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
-from fedspray.runs import store
+from fedspray.runs import benefit, store
 from fedspray.runs.models import PersonalModel
 
 CARD = "site.json"
@@ -252,4 +253,9 @@ class SiteRun:
         folder = self._site.folder / "models" / self._run
         folder.mkdir(parents=True, exist_ok=True)
         model.save(folder / f"seed-{seed}.safetensors")
+        counts = benefit.counted(self._site.client(self._agreement, seed), model)
+        if counts is not None:
+            found = benefit.of_client([counts])
+            said = None if found["all"] is None else benefit.sentence(self._site.name, found)
+            files.write_json(folder / f"seed-{seed}.benefit.json", {**found, "said": said})
         return model.digest()

@@ -2,7 +2,8 @@
 
 Some algorithms train Local's model on the way (`Algorithm.alone_logits`); for others ``baseline = "local"`` trains it
 beside the run, at no bytes. Counts of nodes come first; differences, intervals and verdicts follow from them. What is
-said of a client is from its test nodes, which nothing was chosen on; a warning is from all validation nodes.
+said of a client is from its test nodes, which nothing was chosen on, unless its validation nodes point the other way:
+then nothing can be told. A warning is from all validation nodes.
 """
 
 from __future__ import annotations
@@ -33,16 +34,22 @@ def against_local(
         models: the run's.
         alone: Local's; None: those that the run's own models know. Clients without one are left out.
     """
-    found = {}
-    for client in (each for each in federation.clients if each.name in models):
-        model, train = models[client.name], client.split.train
-        base = model.predict_alone(client.graph, train) if alone is None else alone[client.name].predict(client.graph)
-        if base is not None:
-            found[client.name] = _counted(client, model.predict(client.graph, train), base)
-    return found
+    compared = {
+        client.name: counted(client, models[client.name], None if alone is None else alone[client.name])
+        for client in federation.clients
+        if client.name in models
+    }
+    return {name: counts for name, counts in compared.items() if counts is not None}
 
 
-def _counted(client: Client, own: NDArray[np.float64], base: NDArray[np.float64]) -> Json:
+def counted(client: Client, model: PersonalModel, alone: PersonalModel | None = None) -> Json | None:
+    """The same of one client; None if nobody trained the model that it would have had alone."""
+    train = client.split.train
+    base = model.predict_alone(client.graph, train) if alone is None else alone.predict(client.graph)
+    return None if base is None else _cases(client, model.predict(client.graph, train), base)
+
+
+def _cases(client: Client, own: NDArray[np.float64], base: NDArray[np.float64]) -> Json:
     labels, majority = client.graph.labels, NONE if client.majority_class is None else client.majority_class
     right, reference = (scores.argmax(axis=1) == labels for scores in (own, base))
     cases = (right & reference, right & ~reference, ~right & reference, ~right & ~reference)
@@ -57,7 +64,7 @@ def _counted(client: Client, own: NDArray[np.float64], base: NDArray[np.float64]
 
 
 def benefits(seeds: Sequence[Json]) -> Json:
-    """What a run's summary says, from the metrics of its seeds: of a client on test nodes, of all on validation nodes.
+    """What a run's summary says, from the metrics of its seeds: of each client, and of all on validation nodes.
 
     Empty where nothing was compared. Counts are means over seeds: a node that was tested under several is one piece of
     evidence.
@@ -70,9 +77,20 @@ def benefits(seeds: Sequence[Json]) -> Json:
         return {}
     every = [row for known in rows.values() for row in known]
     return {
-        "clients": {name: _estimates(known, "test", len(known)) for name, known in rows.items()},
+        "clients": {name: of_client(known) for name, known in rows.items()},
         "validation": _estimates(every, "val", len(seeds)),
     }
+
+
+def of_client(rows: Sequence[Json]) -> Json:
+    """By group of nodes, on test nodes; no verdict where validation nodes point the other way."""
+    found, checked = _estimates(rows, "test", len(rows)), _estimates(rows, "val", len(rows))
+    for group, row in found.items():
+        if row is not None:
+            row["validation"] = checked[group] and checked[group]["difference"]
+            if row["difference"] * (row["validation"] or 0) < 0:
+                row["verdict"] = VERDICTS["unclear"]
+    return found
 
 
 def _estimates(rows: Sequence[Json], part: str, repeats: int) -> Json:
@@ -94,15 +112,17 @@ def _estimates(rows: Sequence[Json], part: str, repeats: int) -> Json:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """One for each client."""
-    found = []
-    for name, row in summary.get("benefit", {}).get("clients", {}).items():
-        overall, minority = row["all"], row["minority"]
-        if overall is not None:
-            said, unclear = overall["verdict"], VERDICTS["unclear"]
-            verdict = f"whether federating helped {said}" if said == unclear else f"federating {said}"
-            rest = "none" if minority is None else f"{minority['verdict']}, {_interval(minority)}"
-            found.append(f"{name}: {verdict}, {_interval(overall)}; minority nodes: {rest}.")
-    return found
+    clients = summary.get("benefit", {}).get("clients", {})
+    return [sentence(name, row) for name, row in clients.items() if row["all"] is not None]
+
+
+def sentence(name: str, row: Json) -> str:
+    """What is said of one client that has test nodes, from `of_client`."""
+    overall, minority = row["all"], row["minority"]
+    said, unclear = overall["verdict"], VERDICTS["unclear"]
+    verdict = f"whether federating helped {said}" if said == unclear else f"federating {said}"
+    rest = "none" if minority is None else f"{minority['verdict']}, {_interval(minority)}"
+    return f"{name}: {verdict}, {_interval(overall)}; minority nodes: {rest}."
 
 
 def warnings(summary: Mapping[str, Any]) -> list[str]:
@@ -116,5 +136,11 @@ def warnings(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _interval(row: Json) -> str:
-    value, low, high = (f"{100 * row[name]:+.1f}".replace("-", "−") for name in ("difference", "low", "high"))
-    return f"{value} points on {row['nodes']} nodes (95% interval {low} to {high})"
+    value, low, high = (_points(row[name]) for name in ("difference", "low", "high"))
+    found = f"{value} points on {row['nodes']} nodes (95% interval {low} to {high})"
+    disagree = row["verdict"] == VERDICTS["unclear"] and row["low"] * row["high"] > 0
+    return f"{found}, but {_points(row['validation'])} on validation nodes" if disagree else found
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "−")
