@@ -25,6 +25,9 @@ Json = dict[str, Any]
 LOCK = ".lock"
 """Held by the process that writes into a folder."""
 
+OWNER_ALONE = 0o077
+"""The umask of every process of a federation: folders are made with mode 700 and files with mode 600."""
+
 _SEAL = "seal"
 _HASH = "sha256:"
 
@@ -153,3 +156,13 @@ def only_writer(folder: Path) -> Iterator[None]:
 def is_leftover(path: Path) -> bool:
     """Whether a file is only what a killed process left: a lock, or a file that never took its place."""
     return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".tmp"))
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Whatever is made meanwhile is closed to everybody else from its first moment on."""
+    before = os.umask(OWNER_ALONE)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -116,8 +116,8 @@ class TestWithTheExtra:
     ) -> None:
         from clocks import clock
 
-        from fedspray.deploy import certificates
-        from fedspray.deploy.site import Site
+        from fedspray.deploy.provisioning import certificates
+        from fedspray.deploy.site.kit import Site
 
         project = tmp_path / "fraud"
         kit = init(project)
@@ -233,7 +233,8 @@ class TestWithTheExtra:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """As after an upgrade of which the version says nothing."""
-        from fedspray.deploy.site import Site
+        from fedspray.deploy.provisioning.kits import place_server
+        from fedspray.deploy.site.kit import Site
 
         project = tmp_path / "fraud"
         kit = init(project)
@@ -244,19 +245,26 @@ class TestWithTheExtra:
             kit / "local/agreement.json",
         ]
         old = json.loads(copies[0].read_text())
-        old["code"]["deploy/door.py"] = "0123456789abcdef"
+        old["code"]["deploy/site/handler.py"] = "0123456789abcdef"
         for copy in copies:
             copy.write_text(json.dumps(old))
+        policies = [folder / "local/resources.json" for folder in (kit, project / "kits/server")]
+        made = [file.read_text() for file in policies]
+        for file in policies:
+            text = file.read_text().replace("deploy.server.", "deploy.").replace("deploy.site.", "deploy.")
+            file.write_text(text.replace("deploy.network.", "deploy."))  # where older versions had these classes
         for command in (["deploy", "start"], ["deploy", "run"], ["site", "start"], ["site", "check"]):
             said = complaint(capsys, *command, project if command[0] == "deploy" else kit)
-            assert "fedspray is not installed here as the agreement has it: deploy/door.py is changed." in said
+            assert "fedspray is not installed here as the agreement has it: deploy/site/handler.py is changed." in said
         capsys.readouterr()
         assert run_command(["deploy", "amend", str(project)]) == 0
-        assert "code: deploy/door.py is changed" in capsys.readouterr().out
+        assert "code: deploy/site/handler.py is changed" in capsys.readouterr().out
         assert run_command(["site", "agree", str(kit), str(copies[0]), "--yes"]) == 0
-        assert "code: deploy/door.py is changed" in capsys.readouterr().out
-        assert json.loads(copies[2].read_text())["code"]["deploy/door.py"] != "0123456789abcdef"
+        assert "code: deploy/site/handler.py is changed" in capsys.readouterr().out
+        assert json.loads(copies[2].read_text())["code"]["deploy/site/handler.py"] != "0123456789abcdef"
         assert "the server is not running" in complaint(capsys, "deploy", "run", project)
+        place_server(project / "kits/server")
+        assert [file.read_text() for file in policies] == made
 
     def test_what_is_not_given_stays_agreed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"

@@ -10,11 +10,11 @@ from typing import Any
 
 from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.board import Board
-from fedspray.deploy.door import Door
-from fedspray.deploy.host import Quorum, RemoteHost
-from fedspray.deploy.site import Site
-from fedspray.deploy.wire import Ask, Reply, freeze, thaw
+from fedspray.deploy.messages.wire import Ask, Reply, freeze, thaw
+from fedspray.deploy.server.host import Quorum, RemoteHost
+from fedspray.deploy.server.progress import ProgressRecorder
+from fedspray.deploy.site.handler import RequestHandler
+from fedspray.deploy.site.kit import Site
 from fedspray.engine.local import Blocks
 from fedspray.runs.conduct import Host, conduct
 from fedspray.runs.run import begin_with
@@ -39,7 +39,7 @@ class Sites:
             agreement.save(folder / name / "local")
             Site(folder / name, name, folder / "data" / "clients" / name).save()
         begin_with(folder / "run", agreement.roster, agreement.settings, None, None)
-        self._open: dict[str, Door] = {}
+        self._open: dict[str, RequestHandler] = {}
         self._most_bytes = 0
         self.trouble: Trouble = lambda name, ask: None
         self.late: Callable[[str, Ask], bool] = lambda name, ask: False
@@ -49,8 +49,8 @@ class Sites:
         """What a site that does not keep to the rules makes of its answer."""
 
     def restart(self) -> None:
-        for door in self._open.values():
-            door.close()
+        for handler in self._open.values():
+            handler.close()
         self._open = {}
 
     def deliver(self, asks: Mapping[str, Ask], quorum: Quorum) -> dict[str, Reply | str]:
@@ -62,7 +62,7 @@ class Sites:
                 replies[name] = problem
                 continue
             head, arrays = ask.pack()
-            answer, values = self._door(name).answer(json.loads(json.dumps(head)), freeze(arrays))
+            answer, values = self._handler(name).answer(json.loads(json.dumps(head)), freeze(arrays))
             if self.late(name, ask) or (self.slow(name, ask) and quorum.is_settled(arrived)):
                 replies[name] = "late"
             else:
@@ -73,7 +73,7 @@ class Sites:
 
     def run(self) -> dict[str, Any]:
         roster, run = self.agreement.roster, self.agreement.resolved
-        board = Board(self.folder / "run", "job")
+        recorder = ProgressRecorder(self.folder / "run", "job")
 
         def open_host(seed: int, blocks: Blocks | None) -> Host:
             host = RemoteHost.of(self.agreement, seed, self)
@@ -81,15 +81,15 @@ class Sites:
             return host
 
         try:
-            result = conduct(roster, run, self.folder / "run", open_host, checkpoint_every=1, callbacks=[board])
-            board.finish()
+            result = conduct(roster, run, self.folder / "run", open_host, checkpoint_every=1, callbacks=[recorder])
+            recorder.finish()
             return result.summary()
         finally:
             self.restart()
 
-    def _door(self, name: str) -> Door:
+    def _handler(self, name: str) -> RequestHandler:
         if name not in self._open:
-            self._open[name] = Door(self.folder / name, name, "run", self.agreement.fingerprint())
+            self._open[name] = RequestHandler(self.folder / name, name, "run", self.agreement.fingerprint())
         return self._open[name]
 
 

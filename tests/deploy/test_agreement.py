@@ -64,19 +64,20 @@ def test_other_code_is_refused_and_named(tmp_path: Path) -> None:
     made = agree()
     assert made.code == installed_files()
     others = dict(made.code)
-    others |= {"deploy/door.py": "0123456789abcdef", "deploy/more.py": "0123456789abcdef"}
+    others |= {"deploy/site/handler.py": "0123456789abcdef", "deploy/more.py": "0123456789abcdef"}
     del others["engine/worker.py"]
     other = replace(made, code=others)
     assert other.fingerprint() != made.fingerprint()
     other.save(tmp_path)
     with pytest.raises(
-        InputError, match=r": deploy/door\.py is changed, deploy/more\.py is missing, engine/worker\.py is new\. "
+        InputError,
+        match=r": deploy/more\.py is missing, deploy/site/handler\.py is changed, engine/worker\.py is new\. ",
     ):
         Agreement.load(tmp_path).check_version()
     short = {digest(each.code)[:12] for each in (made, other) if each.code is not None}
     hashes, files = other.changes(made)
     assert set(re.findall("[0-9a-f]{12}", hashes)) == short
-    assert files == "code: deploy/door.py is changed, deploy/more.py is missing, engine/worker.py is new"
+    assert files == "code: deploy/more.py is missing, deploy/site/handler.py is changed, engine/worker.py is new"
     assert sum(line.startswith("code") for line in made.lines()) == 1
 
 

@@ -26,7 +26,7 @@ from nvflare.fuel.utils.fobs import lobs
 from nvflare.private.fed.server.server_runner import ServerRunner
 from nvflare.private.fed.utils.fed_utils import fobs_initialize
 
-from fedspray.deploy.answers import TASK, UNREADABLE, guard_answers
+from fedspray.deploy.network.answers import TASK, UNREADABLE, guard_answers
 
 fobs_initialize()
 JOB = "00000000-0000-0000-0000-000000000000"

@@ -21,14 +21,14 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from toys import ragged_federation
 
-from fedspray.deploy import controller as controllers
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.answers import UNREADABLE
-from fedspray.deploy.board import Board, read_progress
-from fedspray.deploy.controller import ABSENT, RunController
-from fedspray.deploy.host import Quorum
-from fedspray.deploy.server import Server
-from fedspray.deploy.wire import Ask, Reply, freeze
+from fedspray.deploy.messages.wire import Ask, Reply, freeze
+from fedspray.deploy.network.answers import UNREADABLE
+from fedspray.deploy.server import controller as controllers
+from fedspray.deploy.server.controller import ABSENT, RunController
+from fedspray.deploy.server.host import Quorum
+from fedspray.deploy.server.kit import Server
+from fedspray.deploy.server.progress import ProgressRecorder, read_progress
 from fedspray.engine.worker import Request
 from fedspray.experiment import RunSettings
 from fedspray.runs.run import begin_with
@@ -46,7 +46,7 @@ class Controller(RunController):
     def __init__(self, folder: Path) -> None:
         super().__init__("run", "", GRACE)
         (folder / "seed-0").mkdir()
-        self._board, self._abort, self._context = Board(folder, "job"), Signal(), FLContext()
+        self._recorder, self._abort, self._context = ProgressRecorder(folder, "job"), Signal(), FLContext()
         self._tasks: dict[str, Task] = {}
         self._largest = 1000
 

@@ -26,11 +26,10 @@ from toys import ragged_federation
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.door import read_ledger
-from fedspray.deploy.executor import SiteExecutor
-from fedspray.deploy.protocol import LEDGER
-from fedspray.deploy.site import Site
-from fedspray.deploy.wire import Ask, Reply, freeze, thaw
+from fedspray.deploy.ledger import LEDGER, read_answers
+from fedspray.deploy.messages.wire import Ask, Reply, freeze, thaw
+from fedspray.deploy.site.executor import SiteExecutor
+from fedspray.deploy.site.kit import Site
 from fedspray.engine.worker import Request
 from fedspray.experiment import RunSettings
 from fedspray.nn.tree import Message
@@ -94,7 +93,7 @@ def test_an_answer_that_is_sent_again_is_in_the_ledger_again(tmp_path: Path) -> 
     first, second = job.ask(), job.ask()
     assert first.error is None
     assert first.pack()[0] == second.pack()[0], "the answer of before, seconds included"
-    lines = read_ledger(job.kit)
+    lines = read_answers(job.kit)
     assert [(line["run"], line["seed"], line["round"]) for line in lines] == [("run", 0, 1)] * 2
     assert lines[0]["fields"] == lines[1]["fields"]
     job.end()
@@ -103,18 +102,18 @@ def test_an_answer_that_is_sent_again_is_in_the_ledger_again(tmp_path: Path) -> 
 def test_refusals_are_in_the_ledger(tmp_path: Path) -> None:
     job = Job(tmp_path, fingerprint="0" * 64).start()
     said = job.ask().error
-    (line,) = read_ledger(job.kit)
+    (line,) = read_answers(job.kit)
     assert (line["run"], line["seed"], line["round"]) == ("run", 0, 1)
     assert line["fields"]["error"] == len(f'"{said}"')
     job.end()
     assert job.ask().error is not None
-    assert len(read_ledger(job.kit)) == 2
+    assert len(read_answers(job.kit)) == 2
 
 
 def test_names_that_the_server_makes_up_do_not_spoil_the_ledger(tmp_path: Path) -> None:
     job = Job(tmp_path, run=["x"]).start()
     assert job.ask().error is not None
-    assert [line["run"] for line in read_ledger(job.kit)] == ["(not a name)"]
+    assert [line["run"] for line in read_answers(job.kit)] == ["(not a name)"]
     job.end()
 
 
@@ -124,7 +123,7 @@ def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
     ledger = job.kit / LEDGER
     ledger.write_text(ledger.read_text() + '{"time": "2026')
     job.ask()
-    assert [line["round"] for line in read_ledger(job.kit)] == [1, 1]
+    assert [line["round"] for line in read_answers(job.kit)] == [1, 1]
     job.end()
 
 
@@ -136,7 +135,7 @@ def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_answered_and_in_the_ledger(tmp_path: Path, head: Any, arrays: Any) -> None:
     job = Job(tmp_path).start()
     assert job.send(head, arrays).error is not None
-    (line,) = read_ledger(job.kit)
+    (line,) = read_answers(job.kit)
     assert (line["seed"], line["round"]) == (None, None)
     job.end()
 
@@ -156,7 +155,7 @@ def test_a_full_disk_is_an_answer_and_what_is_asked_again_is_done(tmp_path: Path
     again, expected = job.ask(), calm.ask()
     assert again.error is None
     assert all(torch.equal(again.uplink[name], expected.uplink[name]) for name in expected.uplink)
-    assert [line["fields"].get("error") is None for line in read_ledger(job.kit)] == [False, True]
+    assert [line["fields"].get("error") is None for line in read_answers(job.kit)] == [False, True]
     job.end()
     calm.end()
 
@@ -172,7 +171,7 @@ def test_where_the_ledger_cannot_be_written_nothing_leaves_but_that(tmp_path: Pa
         assert (said.seed, said.round_index) == (0, 1)
     (job.kit / LEDGER).unlink()
     assert job.ask().error is None
-    assert ["error" in line["fields"] for line in read_ledger(job.kit)] == [True, True, False]
+    assert ["error" in line["fields"] for line in read_answers(job.kit)] == [True, True, False]
     job.end()
 
 

@@ -13,9 +13,10 @@ pytest.importorskip("nvflare")
 
 from nvflare.private.admin_defs import Message
 
-from fedspray.deploy import members
-from fedspray.deploy.guard import LOGGED, SHORT, STREAMS, Guard, fault_of_request
-from fedspray.deploy.protocol import Mail, read_events
+from fedspray.deploy.ledger import read_events
+from fedspray.deploy.network.guard import LOGGED, SHORT, STREAMS, Guard, fault_of_request
+from fedspray.deploy.network.protocol import Mail
+from fedspray.deploy.provisioning import members
 
 JOB = "0a1b2c3d-0000-4000-8000-00000000000f"
 

@@ -16,9 +16,9 @@ from toys import ragged_federation
 from fedspray import algorithms
 from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.board import SHARED
-from fedspray.deploy.door import read_ledger
-from fedspray.deploy.wire import Ask, Reply
+from fedspray.deploy.ledger import read_answers
+from fedspray.deploy.messages.wire import Ask, Reply
+from fedspray.deploy.server.progress import SHARED
 from fedspray.engine.local import single_blocks
 from fedspray.errors import RunStopped
 from fedspray.experiment import RunSettings
@@ -211,7 +211,7 @@ def test_models_ledger_and_shared_part_are_where_they_belong(tmp_path: Path) -> 
         model = PersonalModel.load(tmp_path / client.name / "models" / "run" / "seed-0.safetensors")
         assert model.digest() == result["models"][client.name]
         assert model.predict(client.graph).shape == (client.graph.num_nodes, federation.task.num_classes)
-        ledger = read_ledger(tmp_path / client.name)
+        ledger = read_answers(tmp_path / client.name)
         assert [line["round"] for line in ledger] == [1, 2, 3, 4, 5, 6]
         assert any(name.startswith("uplink.") for name in ledger[0]["fields"])
         assert "counts.evaluation.confusion" in ledger[-1]["fields"]

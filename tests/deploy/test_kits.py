@@ -21,16 +21,17 @@ from secrets_of import OWN_KEYS, holders
 from toys import ragged_federation
 
 from fedspray.data.federation import Federation, Task
-from fedspray.deploy import certificates, kits
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.certificates import certificate_of, make_request
-from fedspray.deploy.check import check_site
-from fedspray.deploy.coordinator import begin_run, check_certificates, init_project, last_run, schema
-from fedspray.deploy.kits import CONTROLLER, EXECUTOR, Address, place_server, write_job
-from fedspray.deploy.parcels import unpack
-from fedspray.deploy.project import Project
-from fedspray.deploy.server import Server
-from fedspray.deploy.site import Site
+from fedspray.deploy.operations.runs import begin_run, check_certificates, last_run
+from fedspray.deploy.provisioning import certificates, kits
+from fedspray.deploy.provisioning.archive import unpack
+from fedspray.deploy.provisioning.certificates import certificate_of, make_request
+from fedspray.deploy.provisioning.federation import init_project, schema
+from fedspray.deploy.provisioning.kits import CONTROLLER, EXECUTOR, Address, place_server, write_job
+from fedspray.deploy.provisioning.project import Project
+from fedspray.deploy.server.kit import Server
+from fedspray.deploy.site.check import check_site
+from fedspray.deploy.site.kit import Site
 from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
 
@@ -46,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Federation]:
     (folder / "requests").mkdir()
     make_request(folder / "own", "client_02").rename(folder / "requests" / "client_02.csr")
     agreement = Agreement.between("toy", SITES, federation.task, RunSettings(values={"rounds": 2}))
-    parcels = init_project(
+    archives = init_project(
         folder / "toy",
         agreement,
         Address("localhost", 1),
@@ -57,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Federation]:
         valid_days=30,
     )
     zips, signed = folder / "toy" / "zips", folder / "requests" / "client_02.csr"
-    assert parcels == {zips / f"{site}.zip": signed if site == "client_02" else None for site in SITES}
+    assert archives == {zips / f"{site}.zip": signed if site == "client_02" else None for site in SITES}
     return folder, federation
 
 
@@ -287,7 +288,7 @@ def no_data(site: Site, unpacked: Path) -> Site:
     [
         (spoil_certificate, "the certificate is for 'client_00', but this kit is for 'client_01'"),
         (spoil_policy, "allows other classes"),
-        (unguarded, "takes jobs without fedspray.deploy.signer.CoordinatorsJobs"),
+        (unguarded, "takes jobs without fedspray.deploy.network.signer.CoordinatorsJobs"),
         (spoil_kit, "rootCA.pem is missing"),
         (no_key, r"client\.key is not a private key in PEM format"),
         (locked_key, r"client\.key has a passphrase, but must be a private key without one"),

@@ -28,9 +28,9 @@ def test_hashes_are_those_of_the_files(tmp_path: Path) -> None:
 def test_a_copy_elsewhere_has_the_same_hash(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src" / "fedspray", tmp_path / "copy")
     assert digest(installed_files(tmp_path / "copy")) == digest(installed_files())
-    with (tmp_path / "copy" / "deploy" / "door.py").open("a") as stream:
+    with (tmp_path / "copy" / "deploy" / "site" / "handler.py").open("a") as stream:
         stream.write("\n")
-    assert differences(installed_files(), installed_files(tmp_path / "copy")) == ["deploy/door.py is changed"]
+    assert differences(installed_files(), installed_files(tmp_path / "copy")) == ["deploy/site/handler.py is changed"]
 
 
 def test_a_wheel_has_the_same_hash(tmp_path: Path) -> None:

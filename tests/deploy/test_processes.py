@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from fedspray.deploy import processes
 from fedspray.deploy.locks import PID_FILE
+from fedspray.deploy.operations import processes
 from fedspray.errors import InputError
 
 LISTENS = "import socket, time; s = socket.socket(); s.bind(('localhost', 0)); s.listen(); time.sleep(60)"
@@ -52,7 +52,7 @@ class Kit:
             sys.executable,
             "-u",
             "-m",
-            "fedspray.deploy.occupant",
+            "fedspray.deploy.network.process",
             str(kit.resolve()),
             "stand_in",
             str(kit.resolve()),

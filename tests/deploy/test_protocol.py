@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedspray.deploy.protocol import COORDINATOR, FLOWS, Link, Mail, fault_of, may_connect, party_of
+from fedspray.deploy.network.protocol import COORDINATOR, FLOWS, Link, Mail, fault_of, may_connect, party_of
 
 SITES = ("north", "south")
 JOB = "0a1b2c3d-0000-4000-8000-00000000000f"

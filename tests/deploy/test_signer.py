@@ -16,10 +16,10 @@ from nvflare.lighter.utils import Identity, serialize_cert, sign_folders
 from fedspray import files
 from fedspray.data.federation import Task
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.authority import Authority
-from fedspray.deploy.certificates import new_key, read_key, write_key
-from fedspray.deploy.kits import ADMIN, Address, make_kits, write_job
-from fedspray.deploy.signer import CoordinatorsJobs, check_job_signer
+from fedspray.deploy.network.signer import CoordinatorsJobs, check_job_signer
+from fedspray.deploy.provisioning.authority import Authority
+from fedspray.deploy.provisioning.certificates import new_key, read_key, write_key
+from fedspray.deploy.provisioning.kits import ADMIN, Address, make_kits, write_job
 from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
 

@@ -14,8 +14,9 @@ from toys import ragged_federation
 from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
 from fedspray.deploy.agreement import Agreement, Refused
-from fedspray.deploy.site import SchemaError, Site, SiteRun, check_schema
-from fedspray.deploy.wire import Ask, Reply
+from fedspray.deploy.messages.wire import Ask, Reply
+from fedspray.deploy.site.kit import SchemaError, Site, check_schema
+from fedspray.deploy.site.run import SiteRun
 from fedspray.engine.worker import Request
 from fedspray.experiment import RunSettings
 from fedspray.runs import store
@@ -116,9 +117,9 @@ def test_memories_of_before_data_were_hashed_are_taken(tmp_path: Path) -> None:
 
 def test_a_job_is_refused_where_the_code_is_not_the_agreed_one(tmp_path: Path) -> None:
     agreement, kit = make(tmp_path)
-    other = replace(agreement, code={**(agreement.code or {}), "deploy/door.py": "0123456789abcdef"})
+    other = replace(agreement, code={**(agreement.code or {}), "deploy/site/handler.py": "0123456789abcdef"})
     other.save(kit / "local")
-    with pytest.raises(Refused, match=r"deploy/door\.py is changed"):
+    with pytest.raises(Refused, match=r"deploy/site/handler\.py is changed"):
         play(other, kit, 1)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedspray.deploy.wire import Ask, Malformed, Reply, freeze, thaw
+from fedspray.deploy.messages.wire import Ask, Malformed, Reply, freeze, thaw
 from fedspray.engine.worker import Request
 
 ASK = Ask(3, Request(2, best_round=1, from_round=1), {"gnn.weight": torch.rand(1, 4, 2), "n": torch.tensor([7])})

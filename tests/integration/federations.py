@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 
 from fedspray import build_federation, files, run
-from fedspray.deploy.board import read_progress
-from fedspray.deploy.driver import Driver
-from fedspray.deploy.local import RUN, LocalFederation
-from fedspray.deploy.session import AdminSession, Unreachable
+from fedspray.deploy.operations.driver import Driver
+from fedspray.deploy.operations.local import RUN, LocalFederation
+from fedspray.deploy.operations.session import AdminSession, Unreachable
+from fedspray.deploy.server.progress import read_progress
 from fedspray.experiment import RunSettings
 
 FEDSPRAY = Path(sys.executable).with_name("fedspray")
@@ -91,7 +91,7 @@ def spoilt(folder: Path, code: str) -> str:
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "if any('client.worker_process' in each for each in sys.orig_argv):\n"
-        "    from fedspray.deploy import executor\n"
+        "    from fedspray.deploy.site import executor\n"
         "    honest = executor.SiteExecutor.execute\n"
         "    class Unlisted:\n"
         "        def __init__(self): self.value = 1\n"

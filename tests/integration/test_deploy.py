@@ -15,7 +15,7 @@ pytest.importorskip("nvflare")
 
 from federations import fedspray, result, stable
 
-from fedspray.deploy import processes
+from fedspray.deploy.operations import processes
 from fedspray.runs import store
 
 pytestmark = pytest.mark.slow

@@ -25,14 +25,14 @@ pytest.importorskip("nvflare")
 from federations import WITNESS, GuardedFederation, named_topics, read_witness, spoilt, until
 
 from fedspray import files
-from fedspray.deploy import processes
-from fedspray.deploy.certificates import make_request
-from fedspray.deploy.coordinator import set_disabled, sign
-from fedspray.deploy.driver import Driver
-from fedspray.deploy.kits import place_server
-from fedspray.deploy.local import RUN
-from fedspray.deploy.parcels import unpack
-from fedspray.deploy.site import Site
+from fedspray.deploy.operations import processes
+from fedspray.deploy.operations.driver import Driver
+from fedspray.deploy.operations.local import RUN
+from fedspray.deploy.provisioning.archive import unpack
+from fedspray.deploy.provisioning.certificates import make_request
+from fedspray.deploy.provisioning.federation import set_disabled, sign
+from fedspray.deploy.provisioning.kits import place_server
+from fedspray.deploy.site.kit import Site
 
 pytestmark = pytest.mark.slow
 
@@ -325,10 +325,10 @@ def test_a_disabled_site_and_one_with_a_new_key(federation: GuardedFederation, t
     federation.wait_for("bank_02")
     assert federation.drive()["models"] == federation.undisturbed()
     (federation.kit("bank_02") / "startup" / "client.key").unlink()  # a project between organisations never had it
-    parcel = sign(federation.project, make_request(tmp_path / "new", "bank_02"), again=True)
+    archive = sign(federation.project, make_request(tmp_path / "new", "bank_02"), again=True)
     until(lambda: federation.connected() == {"bank_00", "bank_01"}, 30, "bank_02 is still there with its old key")
     processes.stop([federation.kit("bank_02")])
-    new = unpack(parcel, tmp_path / "new")
+    new = unpack(archive, tmp_path / "new")
     replace(new, data=Site.open(federation.kit("bank_02")).data).save()
     processes.start(new.folder)
     try:

@@ -18,7 +18,7 @@ pytest.importorskip("nvflare")
 
 from federations import WITNESS, GuardedFederation, named_topics, read_witness, spoilt, until
 
-from fedspray.deploy import processes
+from fedspray.deploy.operations import processes
 
 pytestmark = pytest.mark.slow
 

@@ -19,11 +19,11 @@ from federations import spoilt, stable
 from sites import Sites
 
 from fedspray import build_federation
-from fedspray.deploy import processes
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.board import read_progress
-from fedspray.deploy.driver import Driver
-from fedspray.deploy.local import RUN, LocalFederation
+from fedspray.deploy.operations import processes
+from fedspray.deploy.operations.driver import Driver
+from fedspray.deploy.operations.local import RUN, LocalFederation
+from fedspray.deploy.server.progress import read_progress
 from fedspray.errors import RunStopped
 from fedspray.experiment import RunSettings
 

@@ -18,9 +18,9 @@ pytest.importorskip("nvflare")
 
 from federations import fedspray, result, stable
 
-from fedspray.deploy import processes
-from fedspray.deploy.board import read_progress
-from fedspray.deploy.local import free_port
+from fedspray.deploy.operations import processes
+from fedspray.deploy.operations.local import free_port
+from fedspray.deploy.server.progress import read_progress
 
 pytestmark = pytest.mark.nightly
 

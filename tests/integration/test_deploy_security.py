@@ -22,14 +22,15 @@ pytest.importorskip("nvflare")
 from nvflare.lighter.utils import Identity
 
 from fedspray import build_federation, files
-from fedspray.deploy import certificates, processes
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.authority import Authority
-from fedspray.deploy.driver import Driver
-from fedspray.deploy.kits import ADMIN, Address, make_kits, write_job
-from fedspray.deploy.local import LocalFederation
-from fedspray.deploy.session import ENDED, AdminSession, Unreachable
-from fedspray.deploy.site import Site
+from fedspray.deploy.operations import processes
+from fedspray.deploy.operations.driver import Driver
+from fedspray.deploy.operations.local import LocalFederation
+from fedspray.deploy.operations.session import ENDED, AdminSession, Unreachable
+from fedspray.deploy.provisioning import certificates
+from fedspray.deploy.provisioning.authority import Authority
+from fedspray.deploy.provisioning.kits import ADMIN, Address, make_kits, write_job
+from fedspray.deploy.site.kit import Site
 from fedspray.experiment import RunSettings
 from fedspray.runs import store
 
@@ -155,7 +156,7 @@ def test_sites_and_coordinator_speak_tls_1_3_alone(
         listener.settimeout(30)
         file, port = kit / "startup" / config, listener.getsockname()[1]
         file.write_text(file.read_text().replace(str(federation.project.address.port), str(port)))
-        log_in = f"from fedspray.deploy.session import *; AdminSession(Path({str(kit)!r})).__enter__()"
+        log_in = f"from fedspray.deploy.operations.session import *; AdminSession(Path({str(kit)!r})).__enter__()"
         command = processes.command(kit) if who == "bank_01" else [sys.executable, "-c", log_in]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

@@ -17,12 +17,12 @@ pytest.importorskip("nvflare")
 from federations import FEDSPRAY
 
 from fedspray import build_federation
-from fedspray.deploy import processes
-from fedspray.deploy.coordinator import set_disabled
-from fedspray.deploy.kits import make_kits
-from fedspray.deploy.local import LocalFederation
-from fedspray.deploy.presence import FILE
-from fedspray.deploy.project import Project
+from fedspray.deploy.operations import processes
+from fedspray.deploy.operations.local import LocalFederation
+from fedspray.deploy.provisioning.federation import set_disabled
+from fedspray.deploy.provisioning.kits import make_kits
+from fedspray.deploy.provisioning.project import Project
+from fedspray.deploy.site.status import FILE
 from fedspray.experiment import RunSettings
 
 pytestmark = pytest.mark.slow

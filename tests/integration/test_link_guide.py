@@ -12,8 +12,8 @@ from toys import ragged_federation
 from fedspray import algorithms, links, messages
 from fedspray.cli.main import run_command
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.door import read_ledger
-from fedspray.deploy.wire import Ask
+from fedspray.deploy.ledger import read_answers
+from fedspray.deploy.messages.wire import Ask
 from fedspray.engine.local import single_blocks
 from fedspray.experiment import RunSettings
 from fedspray.runs import run
@@ -84,7 +84,7 @@ def test_a_crash_changes_nothing(tmp_path: Path, installed: str) -> None:
         sites.run()
     assert stable(sites.run()) == expected
     first = federation.clients[0].name
-    line = next(line for line in read_ledger(tmp_path / "crash" / first) if "server_gets" in line)
+    line = next(line for line in read_answers(tmp_path / "crash" / first) if "server_gets" in line)
     assert "which features the client's nodes use" in line["server_gets"]["link used-rows"]
 
 

@@ -15,7 +15,7 @@ from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.provisioning.project import Project
 
 COMMANDS = ("init", "sign", "amend", "start", "run", "status", "disable", "enable", "stop")
 deploy = group(
@@ -60,9 +60,9 @@ def init(
 ) -> None:
     """Make a federation: the agreement, a certificate authority, and hardened start-up kits."""
     from fedspray.deploy.agreement import Agreement
-    from fedspray.deploy.coordinator import init_project, schema
-    from fedspray.deploy.kits import Address
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.provisioning.federation import init_project, schema
+    from fedspray.deploy.provisioning.kits import Address
+    from fedspray.deploy.provisioning.project import Project
 
     output = Output()
     named = sites or _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
@@ -75,7 +75,7 @@ def init(
     )
     agreement = Agreement.between(name or folder.name, names, task, knobs.read(None, given).run)
     with output.busy("making keys and kits …"):
-        parcels = init_project(
+        archives = init_project(
             folder,
             agreement,
             address,
@@ -85,11 +85,11 @@ def init(
             make_keys=make_keys,
             valid_days=valid_days,
         )
-    for parcel, request in parcels.items():
+    for zip_file, request in archives.items():
         if request is None:
-            output.note(f"{parcel} holds a private key: send it safely, then delete it here")
+            output.note(f"{zip_file} holds a private key: send it safely, then delete it here")
         else:
-            _tell_signed(output, request, parcel)
+            _tell_signed(output, request, zip_file)
     waiting = Project.open(folder).without_certificate()
     if waiting:
         output.note(f"{', '.join(waiting)}: for each certificate request, fedspray deploy sign {folder} SITE.csr")
@@ -105,10 +105,10 @@ def sign(
     again: Annotated[bool, flag("Also if the site has a certificate already.")] = False,
 ) -> None:
     """Sign a site's certificate request and pack its kit, which holds no secret, into a zip file."""
-    from fedspray.deploy import coordinator
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.provisioning import federation
+    from fedspray.deploy.provisioning.project import Project
 
-    _tell_signed(Output(), request, coordinator.sign(Project.open(folder), request, again=again))
+    _tell_signed(Output(), request, federation.sign(Project.open(folder), request, again=again))
 
 
 @organisational
@@ -121,8 +121,9 @@ def amend(
 ) -> None:
     """Change what is agreed on with the same sites; what is not given stays. Each site must agree to the new file."""
     from fedspray.deploy.agreement import FILE, Agreement
-    from fedspray.deploy.coordinator import amended, unfinished_runs
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.operations.runs import unfinished_runs
+    from fedspray.deploy.provisioning.federation import amended
+    from fedspray.deploy.provisioning.project import Project
 
     project, output = Project.open(folder), Output()
     old = project.agreement()
@@ -147,9 +148,9 @@ def amend(
 @organisational
 def start(folder: ProjectFolder, /, *, foreground: Foreground = False) -> None:
     """Start the server."""
-    from fedspray.deploy import processes
-    from fedspray.deploy.certificates import check_dates
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.operations import processes
+    from fedspray.deploy.provisioning.certificates import check_dates
+    from fedspray.deploy.provisioning.project import Project
 
     project = Project.open(folder)
     check_dates(project.server)
@@ -176,10 +177,10 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run what was agreed on and show it live; after crashes it goes on by itself. Ctrl-C leaves it running."""
-    from fedspray.deploy import processes
-    from fedspray.deploy.coordinator import begin_run, check_certificates, last_run
-    from fedspray.deploy.driver import Driver
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.operations import processes
+    from fedspray.deploy.operations.driver import Driver
+    from fedspray.deploy.operations.runs import begin_run, check_certificates, last_run
+    from fedspray.deploy.provisioning.project import Project
     from fedspray.report.tables import run_table
 
     output, project = Output(as_json), Project.open(folder)
@@ -211,8 +212,8 @@ def run(
 @organisational
 def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
     """Show the server, the sites and the runs."""
-    from fedspray.deploy.coordinator import check_certificates, project_status
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.operations.runs import check_certificates, project_status
+    from fedspray.deploy.provisioning.project import Project
 
     output, project = Output(as_json), Project.open(folder)
     check_certificates(project)
@@ -239,28 +240,28 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
 @organisational
 def disable(folder: ProjectFolder, site: SiteName, /) -> None:
     """Cut a site off, at once and until it is enabled: its connections are closed, a running job goes on without it."""
-    from fedspray.deploy import coordinator
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.provisioning import federation
+    from fedspray.deploy.provisioning.project import Project
 
-    new = coordinator.set_disabled(Project.open(folder), site, True)
+    new = federation.set_disabled(Project.open(folder), site, True)
     Output().note(f"{site} is disabled" if new else f"{site} was disabled already")
 
 
 @organisational
 def enable(folder: ProjectFolder, site: SiteName, /) -> None:
     """Let a site in again that was disabled."""
-    from fedspray.deploy import coordinator
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.provisioning import federation
+    from fedspray.deploy.provisioning.project import Project
 
-    new = coordinator.set_disabled(Project.open(folder), site, False)
+    new = federation.set_disabled(Project.open(folder), site, False)
     Output().note(f"{site} is enabled" if new else f"{site} was not disabled")
 
 
 @organisational
 def stop(folder: ProjectFolder, /) -> None:
     """Stop the server; a run goes on from its last round when the server is started again."""
-    from fedspray.deploy import processes
-    from fedspray.deploy.project import Project
+    from fedspray.deploy.operations import processes
+    from fedspray.deploy.provisioning.project import Project
 
     ended = processes.stop([Project.open(folder).server])
     Output().note("the server stopped" if ended else "the server was not running")
@@ -272,13 +273,13 @@ def _ask(what: str, flag: str) -> str:
     return ask(what)
 
 
-def _tell_signed(output: Output, request: Path, parcel: Path) -> None:
-    from fedspray.deploy.certificates import file_fingerprint, key_fingerprint, read_request, to_read_aloud
+def _tell_signed(output: Output, request: Path, zip_file: Path) -> None:
+    from fedspray.deploy.provisioning.certificates import file_fingerprint, key_fingerprint, read_request, to_read_aloud
 
     name, key = read_request(request)
-    output.note(f"{parcel} holds no secret; compare with the engineer of {name} on the telephone:")
+    output.note(f"{zip_file} holds no secret; compare with the engineer of {name} on the telephone:")
     output.note(f"  key of {name}: {to_read_aloud(key_fingerprint(key))}")
-    output.note(f"  zip file: {to_read_aloud(file_fingerprint(parcel))}")
+    output.note(f"  zip file: {to_read_aloud(file_fingerprint(zip_file))}")
 
 
 def _waits(row: dict[str, Any]) -> str:
@@ -286,7 +287,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def _show_missed(output: Output, project: Project, run: str) -> None:
-    from fedspray.deploy.coordinator import missed_rounds
+    from fedspray.deploy.operations.runs import missed_rounds
 
     for site, rounds in missed_rounds(project, run).items():
         output.show(f"{site} missed rounds {', '.join(map(str, rounds))}")

@@ -33,7 +33,7 @@ def local(
     with output.busy(f"preparing {experiment.data.dataset} …"):
         federation = open_data(experiment.data)
     knobs.note_tidied(output, federation)
-    from fedspray.deploy.local import RUN, LocalFederation
+    from fedspray.deploy.operations.local import RUN, LocalFederation
 
     here = LocalFederation(out, federation, experiment.run, grace=grace, threads=threads)
     with live(output, here.project, RUN) as (tell, tend):

@@ -29,7 +29,7 @@ def organisational(command: Callable[P, R]) -> Callable[P, R]:
             raise InputError(
                 "NVFlare is not installed: install fedspray with its extra, [deploy] (see docs/deployment.md)"
             )
-        from fedspray.deploy.privacy import private_files
+        from fedspray.files import private_files
 
         with private_files():
             return command(*args, **kwargs)

@@ -32,7 +32,7 @@ def request(
     name: Annotated[str, flag("This site's name in the federation.", "NAME")],
 ) -> None:
     """Make a private key, which never leaves this folder, and a certificate request to send to the coordinator."""
-    from fedspray.deploy.certificates import key_fingerprint, make_request, read_request, to_read_aloud
+    from fedspray.deploy.provisioning.certificates import key_fingerprint, make_request, read_request, to_read_aloud
 
     made, output = make_request(kit, name), Output()
     output.note(f"your key is {to_read_aloud(key_fingerprint(read_request(made)[1]))}")
@@ -42,15 +42,15 @@ def request(
 @organisational
 def unpack(
     kit: NewKit,
-    parcel: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")],
+    zip_file: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")],
     /,
 ) -> None:
     """Unpack the coordinator's zip file around the private key that was made here."""
-    from fedspray.deploy import parcels
-    from fedspray.deploy.certificates import file_fingerprint, to_read_aloud
+    from fedspray.deploy.provisioning import archive
+    from fedspray.deploy.provisioning.certificates import file_fingerprint, to_read_aloud
 
-    site, output = parcels.unpack(parcel, kit), Output()
-    output.note(f"the zip file is {to_read_aloud(file_fingerprint(parcel))}: the coordinator must see the same")
+    site, output = archive.unpack(zip_file, kit), Output()
+    output.note(f"the zip file is {to_read_aloud(file_fingerprint(zip_file))}: the coordinator must see the same")
     output.note(f"{kit} is the kit of {site.name}; next: fedspray site check {kit} --data PATH")
 
 
@@ -68,8 +68,8 @@ def check(
     """Check kit, certificates, data and schema, rehearse one local epoch, and say what would leave."""
     from dataclasses import replace
 
-    from fedspray.deploy.check import check_site
-    from fedspray.deploy.site import Site
+    from fedspray.deploy.site.check import check_site
+    from fedspray.deploy.site.kit import Site
 
     output = Output(as_json)
     site = Site.open(kit)
@@ -89,18 +89,18 @@ def check(
 @organisational
 def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
     """Start this site; it connects to the server and waits for jobs."""
-    from fedspray.deploy import processes
-    from fedspray.deploy.certificates import certificate_of
-    from fedspray.deploy.kits import check_policies
-    from fedspray.deploy.site import Site
+    from fedspray.deploy.operations import processes
+    from fedspray.deploy.provisioning.certificates import certificate_of
+    from fedspray.deploy.provisioning.kits import check_policies
+    from fedspray.deploy.site.kit import Site
 
     site = Site.open(kit)
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
     certificate_of(kit)  # refuses certificates that are of no use
+    site.agreement()  # refuses other code
     check_policies(kit)
     site.check_writable()
-    site.agreement()  # refuses other code
     if foreground:
         processes.replace_this_process(kit, site.threads)
     pid = processes.start_and_watch(kit, site.threads)
@@ -112,12 +112,13 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     """Show whether this site runs and is connected, and how far its runs are; the exit code says it too."""
     from rich.markup import escape
 
-    from fedspray.deploy import presence
-    from fedspray.deploy.certificates import certificate_of
+    from fedspray.deploy.ledger import last_answers
+    from fedspray.deploy.provisioning.certificates import certificate_of
+    from fedspray.deploy.site.status import look, site_name
 
     output = Output(as_json)
-    found = {"site": presence.site_name(kit), **presence.look(kit), "certificate": certificate_of(kit)}
-    found["runs"] = presence.last_answers(kit)
+    found = {"site": site_name(kit), **look(kit), "certificate": certificate_of(kit)}
+    found["runs"] = last_answers(kit)
     if not as_json:
         busy = "in a job" if found["job_pids"] else "idle"
         process = "" if found["pid"] is None else f" (process {found['pid']}, {busy})"
@@ -135,13 +136,12 @@ def ledger(kit: Kit, /, *, as_json: AsJson = False) -> None:
     """Show what left this building so far (answers, bytes and fields of each run), and what was refused."""
     from rich.table import Table
 
-    from fedspray.deploy.door import read_ledger
-    from fedspray.deploy.protocol import read_events
-    from fedspray.deploy.site import Site
+    from fedspray.deploy.ledger import read_answers, read_events
+    from fedspray.deploy.site.kit import Site
 
     site, output, events = Site.open(kit), Output(as_json), read_events(kit)
     runs: dict[str, dict[str, Any]] = {}
-    for line in read_ledger(kit):
+    for line in read_answers(kit):
         run = runs.setdefault(line["run"], {"answers": 0, "bytes": 0, "fields": {}})
         run["answers"] += 1
         run["bytes"] += line["bytes"]
@@ -172,7 +172,8 @@ def agree(
 ) -> None:
     """Read a new agreement, see what changes, and take it on."""
     from fedspray.deploy.agreement import Agreement
-    from fedspray.deploy.site import Site
+    from fedspray.deploy.provisioning.kits import update_paths
+    from fedspray.deploy.site.kit import Site
 
     site, output = Site.open(kit), Output()
     new = Agreement.load(file).check_version()
@@ -192,14 +193,15 @@ def agree(
     if not yes and ask("Take it on? [y/N]", "n").lower() not in ("y", "yes"):
         raise InputError("the new agreement was not taken on")
     new.save(kit / "local")
+    update_paths(kit)
     output.note(f"{site.name} agreed to {new.fingerprint()[:12]}")
 
 
 @organisational
 def stop(kit: Kit, /) -> None:
     """Stop this site and its job; what it remembers stays."""
-    from fedspray.deploy import processes
-    from fedspray.deploy.site import Site
+    from fedspray.deploy.operations import processes
+    from fedspray.deploy.site.kit import Site
 
     site = Site.open(kit)
     ended = processes.stop([kit])

@@ -1,8 +1,17 @@
 """Federations between organisations, on NVIDIA FLARE.
 
 The training loop, the workers and the run folder are those of every other run; this package carries
-their messages between machines. `controller`, `executor` and `signer` hold the only classes that NVFlare
-starts, and with `kits`, `authority` and `session` they are the only modules that import it (when they are used).
+their messages between machines.
+
+- `agreement`, `package`: what the parties agreed on, the code included
+- `messages`: what crosses, and what it must look like
+- `network`: who may say what to whom
+- `server`, `site`: the two sides of a run
+- `provisioning`: making and changing a federation
+- `operations`: running it
+- `ledger`, `locks`: what both sides write down; one process at a time
+
+NVFlare starts `server.controller`, `site.executor` and `network.signer`, and imports nothing else of ours.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SplitRule
-from fedspray.deploy.forms import Forms
+from fedspray.deploy.messages.schema import MessageSchema
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
@@ -96,12 +96,12 @@ class Agreement:
     def largest_message(self) -> int:
         """Bytes of the largest message of the run, either way; what is larger is refused unread."""
         dtype = self.resolved.dtype
-        forms = [
-            Forms.of(each, self.roster.task, dtype, links=bool(self.settings.link))
+        schemas = [
+            MessageSchema.of(each, self.roster.task, dtype, links=bool(self.settings.link))
             for each in dict.fromkeys(self.algorithms)
         ]
         parts = (("downlink",), ("uplink", "counts", "detail"))
-        return max(form.most_bytes(*part) for form in forms for part in parts)
+        return max(schema.most_bytes(*part) for schema in schemas for part in parts)
 
     def leaves(self) -> dict[str, str]:
         """What sites send in each round, key by key, and what the server makes of it."""

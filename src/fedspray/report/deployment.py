@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.board import read_exchanges, read_progress
-from fedspray.deploy.driver import last_record
+from fedspray.deploy.operations.driver import last_record
+from fedspray.deploy.server.progress import read_exchanges, read_progress
 from fedspray.report.tables import percent
 
 

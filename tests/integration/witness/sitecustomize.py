@@ -103,7 +103,7 @@ WATCHED = {
     "nvflare.fuel.f3.cellnet.core_cell": watch_cells,
     "nvflare.fuel.f3.streaming.byte_receiver": watch_streams,
     "nvflare.private.fed.client.admin": watch_requests,
-    "fedspray.deploy.guard": watch_guard,
+    "fedspray.deploy.network.guard": watch_guard,
 }
 
 

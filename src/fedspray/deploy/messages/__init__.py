@@ -1,0 +1,1 @@
+"""What crosses between the machines, and what it must look like."""

@@ -1,0 +1,1 @@
+"""Running a federation: processes, jobs, runs."""

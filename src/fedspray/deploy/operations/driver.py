@@ -1,0 +1,242 @@
+"""Brings a run to its end through crashes: submits its job, watches it, and submits it again.
+
+The server's checkpoint and the sites' memories are on disk after every round, so a job that follows
+another goes on where that one stopped, and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedspray import files
+from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.ledger import read_events
+from fedspray.deploy.locks import Lock, holder
+from fedspray.deploy.operations.session import ENDED, AdminSession, Unreachable
+from fedspray.deploy.provisioning.kits import write_job
+from fedspray.deploy.provisioning.project import Project
+from fedspray.deploy.server.progress import read_progress
+from fedspray.errors import InputError, RunStopped
+from fedspray.files import Json
+from fedspray.runs import store
+from fedspray.runs.interrupts import remembered_interrupts
+
+POLL = 0.2
+ASK_EVERY = 1.0
+"""Seconds between questions to the server."""
+PATIENCE = 20.0
+"""Seconds that a job may have no process at the server before it is given up."""
+SLOW = 5.0
+"""Seconds of waiting for some of the sites that are worth a word."""
+MAX_ATTEMPTS = 5
+"""Jobs in a row that may end without a new round."""
+
+
+class Driver:
+    """Drives one run.
+
+    Args:
+        project: the coordinator's folder.
+        run: the run's name; its folder exists.
+        tell: gets a sentence whenever something happens.
+        tend: called again and again; may restart processes, or show progress.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        run: str,
+        *,
+        tell: Callable[[str], None],
+        tend: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._project, self._run, self._tell, self._tend = project, run, tell, tend
+        self._folder = project.run_folder(run)
+        self._agreement = Agreement.load(self._folder).check_version()
+        if self._agreement.fingerprint() != project.agreement().fingerprint():
+            raise InputError(f"{run} was begun under another agreement than today's, so it cannot go on")
+        self._sites = self._agreement.roster.clients
+        self._session: AdminSession | None = None
+        self._asked = self._alive = time.monotonic()
+        self._said = ""
+        self._ready_since: float | None = None
+        self._attempts, self._best = 0, (-1, -1)
+        self._heard, self._told = len(read_events(project.server)), set[str]()
+
+    def drive(self) -> Json:
+        """Returns the result; a run that cannot go on raises `RunStopped`."""
+        lock = Lock(self._folder / "driver.lock")
+        try:
+            lock.acquire(0.0)
+        except TimeoutError:
+            raise InputError(
+                f"{self._folder} is driven by process {holder(self._folder / 'driver.lock')} already"
+            ) from None
+        # A run that stopped before is tried again: that is why somebody came back to it.
+        stopped = self._job() if read_progress(self._folder).get("state") == "stopped" else None
+        try:
+            with remembered_interrupts() as stop_if_interrupted:
+                while not (self._folder / "result.json").exists():
+                    self._tend()
+                    self._tell_events()
+                    try:
+                        self._step(stopped)
+                    except Unreachable:
+                        self._hang_up()
+                        self._say(f"the server does not answer at {self._project.address}")
+                    stop_if_interrupted()
+                    time.sleep(POLL)
+            return files.read_json(self._folder / "result.json")
+        finally:
+            self._hang_up()
+            lock.release()
+
+    def _step(self, stopped_before: str | None) -> None:
+        progress = read_progress(self._folder)
+        job = self._job()
+        is_news = job is not None and progress.get("job") == job != stopped_before
+        if is_news and progress["state"] == "stopped":
+            raise RunStopped(progress["reason"])
+        if holder(self._folder / "lock") is not None:
+            self._alive = time.monotonic()
+            self._watch(progress, job)
+        elif self._due() and self._is_over(job):
+            self._submit(progress)
+
+    def _watch(self, progress: Json, job: str | None) -> None:
+        """Ends a job that waits for a site which is back, but not in this job: the next one will have it."""
+        waiting, absent = progress.get("waiting_for") or [], progress.get("absent") or []
+        waited = time.time() - progress["waiting_since"] if waiting else 0.0
+        if len(waiting) < len(self._sites) and waited > SLOW:
+            self._say(f"round {progress['round']} waits for {', '.join(waiting)}")
+        elif absent:
+            self._say(f"going on without {', '.join(absent)}")
+        missing = [name for name in self._sites if name in absent or (name in waiting and waited > 2.0)]
+        if missing and job is not None and self._due():
+            answering = self._open().sites()
+            back = [name for name in missing if name in answering and job not in answering[name]]
+            if back:
+                self._say(f"{', '.join(back)} is back: starting again from the last round")
+                with contextlib.suppress(RuntimeError, ValueError):
+                    self._open().abort(job)
+
+    def _is_over(self, job: str | None) -> bool:
+        if job is None:
+            return True
+        session = self._open()
+        status = session.status(job)
+        if status.startswith(ENDED):
+            return True
+        if status.startswith("SUBMITTED"):
+            self._alive = time.monotonic()
+            return False
+        # A job of a server that was killed keeps its status, but has no process.
+        if job in session.running():
+            return False
+        return time.monotonic() - self._alive > PATIENCE or self._job_time() < session.started()
+
+    def _submit(self, progress: Json) -> None:
+        if not self._sites_are_ready():
+            return
+        reached = (int(progress.get("seed", -1)), int(progress.get("round", -1)))
+        self._attempts = self._attempts + 1 if reached == self._best else 0
+        self._best = reached
+        if self._attempts >= MAX_ATTEMPTS:
+            reason = progress.get("reason", "see the server's log")
+            raise RunStopped(f"{self._attempts} jobs in a row ended in round {reached[1]}: {reason}")
+        self._keep(self._jobs())  # if there is no room for it, better say so before a job begins
+        with tempfile.TemporaryDirectory() as temporary:
+            target = Path(temporary) / self._run
+            target.mkdir()
+            job = write_job(target, self._run, self._agreement, self._project.grace, self._min_sites())
+            name = self._open().submit(job)
+        again = " again" if self._jobs() else ""
+        self._keep([*self._jobs(), {"id": name, "time": time.time()}])
+        self._alive, self._ready_since = time.monotonic(), None
+        self._say(f"submitted{again} as job {name}")
+
+    def _sites_are_ready(self) -> bool:
+        """All sites answer; or enough do, and the others had the grace time to come."""
+        answering = self._open().sites()
+        missing = [name for name in self._sites if name not in answering]
+        busy = [name for name in self._sites if answering.get(name)]
+        if not missing:
+            return not busy or self._waited(5.0)
+        enough = len(self._sites) - len(missing) >= self._min_sites()
+        if enough and self._waited(self._project.grace):
+            self._say(f"beginning without {', '.join(missing)}")
+            return True
+        needed = "" if enough else f" (at least {self._min_sites()} sites are needed)"
+        self._say(f"waiting for {', '.join(missing)} to connect{needed}")
+        return False
+
+    def _waited(self, seconds: float) -> bool:
+        self._ready_since = self._ready_since or time.monotonic()
+        return time.monotonic() - self._ready_since > seconds
+
+    def _min_sites(self) -> int:
+        rounds = self._agreement.resolved.rounds
+        asked = max(1, round(rounds.participation * len(self._sites)))
+        return rounds.min_clients or math.ceil(asked / 2)
+
+    def _tell_events(self) -> None:
+        """Says what the server refused since this began: several of a kind once."""
+        for event in read_events(self._project.server)[self._heard :]:
+            self._heard += 1
+            sentence = f"{event['event']}: {event['sender']}: {event['what']}"
+            if sentence not in self._told:
+                self._told.add(sentence)
+                self._tell(sentence)
+
+    # ---- small things -------------------------------------------------------------------------------
+
+    def _jobs(self) -> list[Json]:
+        file = self._folder / "jobs.json"
+        return list(files.read_json(file)["jobs"]) if file.exists() else []
+
+    def _keep(self, jobs: list[Json]) -> None:
+        files.write_json(self._folder / "jobs.json", {"jobs": jobs})
+
+    def _job(self) -> str | None:
+        jobs = self._jobs()
+        return str(jobs[-1]["id"]) if jobs else None
+
+    def _job_time(self) -> float:
+        return float(self._jobs()[-1]["time"])
+
+    def _due(self) -> bool:
+        if time.monotonic() - self._asked < ASK_EVERY:
+            return False
+        self._asked = time.monotonic()
+        return True
+
+    def _open(self) -> AdminSession:
+        if self._session is None:
+            self._session = AdminSession(self._project.coordinator).__enter__()
+        return self._session
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            self._session.__exit__(None, None, None)
+            self._session = None
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said:
+            self._said = sentence
+            self._tell(sentence)
+
+
+def last_record(folder: Path, seed: int) -> Json | None:
+    """The last complete record of a seed."""
+    file = folder / f"seed-{seed}" / store.RECORDS
+    lines = file.read_text().splitlines() if file.exists() else []
+    try:
+        return dict(json.loads(lines[-1])) if lines else None
+    except ValueError:
+        return None

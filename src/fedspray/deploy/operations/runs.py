@@ -1,0 +1,105 @@
+"""The runs of a project: beginning one, and looking at all of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from fedspray import files
+from fedspray.deploy.agreement import check_name
+from fedspray.deploy.ledger import read_events
+from fedspray.deploy.locks import holder
+from fedspray.deploy.operations import processes
+from fedspray.deploy.operations.session import AdminSession, Unreachable
+from fedspray.deploy.provisioning import members
+from fedspray.deploy.provisioning.certificates import check_dates
+from fedspray.deploy.provisioning.project import Project
+from fedspray.deploy.server.progress import read_exchanges, read_progress
+from fedspray.errors import MissingDataError
+from fedspray.runs.run import begin_with
+
+
+def begin_run(project: Project, name: str | None) -> str:
+    """Makes the folder of a new run and returns the run's name."""
+    chosen = check_name("run", name or datetime.now().strftime("run-%Y%m%d-%H%M%S"))
+    agreement = project.agreement()
+    begin_with(project.run_folder(chosen), agreement.roster, agreement.settings, None, None)
+    agreement.save(project.run_folder(chosen))
+    return chosen
+
+
+def check_certificates(project: Project) -> None:
+    """Refuses a project whose server or coordinator nobody believes today."""
+    for kit in (project.server, project.coordinator):
+        check_dates(kit)
+
+
+def last_run(project: Project) -> str:
+    """The run that was begun last."""
+    begun = [(file.stat().st_mtime, file.parent.name) for file in (project.folder / "runs").glob("*/settings.json")]
+    if not begun:
+        raise MissingDataError(f"{project.folder} has no run yet: begin one with fedspray deploy run {project.folder}")
+    return max(begun)[1]
+
+
+def unfinished_runs(project: Project) -> list[str]:
+    """Runs that were begun and have no result."""
+    begun = sorted(file.parent for file in (project.folder / "runs").glob("*/settings.json"))
+    return [folder.name for folder in begun if not (folder / "result.json").exists()]
+
+
+def project_status(project: Project) -> dict[str, Any]:
+    """The server's process, the sites with their jobs (None: not connected), and every run."""
+    agreement = project.agreement()
+    answering: dict[str, set[str]] = {}
+    server = processes.running(project.server)
+    if server is not None:
+        try:
+            with AdminSession(project.coordinator) as session:
+                answering = session.sites()
+        except Unreachable:
+            server = None
+    names = sorted(file.parent.name for file in (project.folder / "runs").glob("*/settings.json"))
+    return {
+        "address": str(project.address),
+        "server": server,
+        "agreement": agreement.fingerprint(),
+        "sites": {name: sorted(answering[name]) if name in answering else None for name in agreement.roster.clients},
+        "without_certificate": project.without_certificate(),
+        "disabled": [name for name, member in members.read(project.server).items() if member.disabled],
+        "events": read_events(project.server),
+        "runs": {name: _run_status(project, name) for name in names},
+    }
+
+
+def missed_rounds(project: Project, run: str) -> dict[str, list[int]]:
+    """The rounds that ended without a site's answer, by site."""
+    folder = project.run_folder(run)
+    missed: dict[str, list[int]] = {}
+    for seed in files.read_json(folder / "settings.json")["run"]["seeds"]:
+        for exchange in read_exchanges(folder, seed):
+            for site, answer in exchange["sites"].items():
+                if answer["failed"] is not None:
+                    missed.setdefault(site, []).append(exchange["round"])
+    return missed
+
+
+def _run_status(project: Project, run: str) -> dict[str, Any]:
+    folder = project.run_folder(run)
+    progress = read_progress(folder)
+    done = (folder / "result.json").exists()
+    alive = holder(folder / "lock") is not None
+    state = "done" if done else progress.get("state", "waiting") if alive else "not running"
+    if progress.get("state") == "stopped" and not done:
+        state = "stopped"
+    rounds = files.read_json(folder / "settings.json")["settings"]["rounds"]
+    return {
+        "state": state,
+        "reason": progress.get("reason"),
+        "seed": progress.get("seed"),
+        "round": min(progress.get("round", 0), rounds),
+        "rounds": rounds,
+        "waiting_for": progress.get("waiting_for") or [] if alive else [],
+        "missed": missed_rounds(project, run),
+        "jobs": len(files.read_json(folder / "jobs.json")["jobs"]) if (folder / "jobs.json").exists() else 0,
+    }

@@ -1,0 +1,1 @@
+"""Making and changing a federation: certificates, kits, members."""

@@ -1,0 +1,237 @@
+"""What NVFlare starts at the server: the training loop, with sites as its clients."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.apis.wf_comm_spec import WFCommSpec
+
+from fedspray.deploy.locks import Lock
+from fedspray.deploy.messages.wire import Ask, Malformed, Reply, freeze, thaw
+from fedspray.deploy.network.answers import TASK, UNREADABLE
+from fedspray.deploy.server.host import Quorum, RemoteHost
+from fedspray.deploy.server.kit import Server
+from fedspray.deploy.server.progress import ProgressRecorder
+from fedspray.engine.local import Blocks
+from fedspray.errors import InputError, RunStopped, printable
+from fedspray.files import Json
+from fedspray.runs.conduct import Host, conduct
+
+POLL = 0.02
+"""Seconds between looks at the task list."""
+MOMENT = 0.5
+"""Seconds in which a site that is in the job fetches its task for certain."""
+ABSENT = "it did not answer in time"
+
+
+class Aborted(RuntimeError):
+    """NVFlare ends the job; the run goes on from its checkpoint in another one."""
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """What is known of one exchange."""
+
+    arrived: dict[str, Reply | str] = field(default_factory=dict)
+    fetched: set[str] = field(default_factory=set)
+    """Sites that took up what they are asked."""
+
+    def awaits(self, name: str) -> bool:
+        """Whether a site was asked and has not answered yet."""
+        return name in self.fetched and name not in self.arrived
+
+
+class RunController(Controller):  # type: ignore[misc]
+    """Carries a run's exchanges as NVFlare tasks: one task for each site, so each may get something else.
+
+    Args:
+        run: the run's name.
+        agreement: the fingerprint of what is to be run.
+        grace: seconds that the others are waited for once enough of the sites that count answered.
+    """
+
+    def __init__(self, run: str, agreement: str, grace: float) -> None:
+        super().__init__(task_check_period=POLL)
+        self._run, self._fingerprint, self._grace = run, agreement, grace
+        self._news = threading.Condition()
+        self._exchange = _Exchange()
+        self._absent: set[str] = set()
+        self._largest = 0
+        """Bytes of an answer's arrays at most."""
+
+    def set_communicator(self, communicator: WFCommSpec) -> None:
+        """Also sets the period under the name that NVFlare 2.9.0 reads."""
+        super().set_communicator(communicator)
+        communicator._task_check_period = POLL
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing yet: `control_flow` does it all."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left to do."""
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A late answer: the round went on without it. Or one that cannot be read: the site failed."""
+        reason = result.get(UNREADABLE)
+        with self._news:
+            if reason is not None and self._exchange.awaits(client.name):
+                self._exchange.arrived[client.name] = f"its answer cannot be read: {reason}"
+                self._news.notify_all()
+                return
+        self.log_info(fl_ctx, f"the answer of {client.name} came too late")
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Runs every seed from its checkpoint to its end."""
+        root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+        server = Server.open(root)
+        folder = server.run_folder(self._run)
+        lock = Lock(folder / "lock")
+        lock.take_over()
+        self._recorder, self._abort, self._context = ProgressRecorder(folder, fl_ctx.get_job_id()), abort_signal, fl_ctx
+        try:
+            agreement = server.agreement(self._fingerprint)
+            roster, run = agreement.roster, agreement.resolved
+
+            def open_host(seed: int, blocks: Blocks | None) -> Host:
+                self._recorder.show(seed=seed, state="running")
+                host = RemoteHost.of(agreement, seed, self)
+                self._largest = host.largest
+                return host
+
+            conduct(roster, run, folder, open_host, checkpoint_every=1, callbacks=[self._recorder])
+            self._recorder.finish()
+        except RunStopped as error:
+            self._recorder.show(state="stopped", reason=str(error))
+        except InputError as error:  # it cannot even begin
+            self._recorder.show(state="stopped", reason=str(error))
+            self.system_panic(str(error), fl_ctx)
+        except Aborted:
+            self._recorder.show(state="aborted")
+        except Exception as error:
+            self._recorder.show(state="failed", reason=f"{type(error).__name__}: {error}")
+            self.log_exception(fl_ctx, "the run failed")
+            self.system_panic(str(error), fl_ctx)
+        finally:
+            lock.release()
+
+    # ---- one exchange -------------------------------------------------------------------------------
+
+    def deliver(self, asks: Mapping[str, Ask], quorum: Quorum) -> dict[str, Reply | str]:
+        """Asks every site, waits for enough of those that count, and for the others the grace time."""
+        began, exchange = time.monotonic(), _Exchange()
+        with self._news:
+            self._exchange = exchange
+        tasks, sizes = {}, {}
+
+        def on_sent(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            with self._news:
+                exchange.fetched.add(client_task.client.name)
+
+        def on_result(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            reply = _read(client_task.result, self._largest)
+            with self._news:
+                if exchange is not self._exchange:  # another round began while this was read
+                    self.log_info(fl_ctx, f"the answer of {client_task.client.name} came too late")
+                    return
+                exchange.arrived[client_task.client.name] = reply
+                self._news.notify_all()
+
+        for name, ask in asks.items():
+            head, arrays = ask.pack()
+            data = Shareable()
+            data["head"], data["arrays"] = head, freeze(arrays)
+            sizes[name] = sum(value.nbytes for value in arrays.values())
+            tasks[name] = Task(name=TASK, data=data, before_task_sent_cb=on_sent, result_received_cb=on_result)
+            self.send(tasks[name], self._context, targets=[name])
+        ask = next(iter(asks.values()))
+        try:
+            self._wait(list(asks), quorum, ask.request.round_index)
+        finally:
+            for name, task in tasks.items():
+                if not isinstance(exchange.arrived.get(name), Reply):
+                    self.cancel_task(task)
+        with self._news:
+            self._exchange = _Exchange()  # what comes now is too late
+        arrived = exchange.arrived
+        self._absent = {name for name in asks if name not in arrived and name not in exchange.fetched}
+        self._recorder.show(absent=sorted(self._absent))
+        self._log(ask, asks, arrived, sizes, time.monotonic() - began)
+        return {name: arrived.get(name, ABSENT) for name in asks}
+
+    def _wait(self, names: list[str], quorum: Quorum, round_index: int) -> None:
+        """Returns when all that can be expected has arrived."""
+        shown: list[str] = []
+        settled_since: float | None = None
+        began = time.monotonic()
+        self._recorder.show(round=round_index, state="running", waiting_for=[], waiting_since=None)
+        while True:
+            with self._news:
+                self._news.wait(POLL * 5)
+                exchange = self._exchange
+                missing = [name for name in names if name not in exchange.arrived]
+                gone = all(name in self._absent and name not in exchange.fetched for name in missing)
+                settled = quorum.is_settled(exchange.arrived)
+            if self._abort.triggered:
+                raise Aborted
+            if not missing:
+                break
+            now = time.monotonic()
+            if settled:
+                settled_since = settled_since or now
+                # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
+                if now - settled_since > (min(self._grace, MOMENT) if gone else self._grace):
+                    break
+            if missing != shown and now - began > 1.0:
+                self._recorder.show(waiting_for=missing, waiting_since=time.time())
+                shown = missing
+        if shown:
+            self._recorder.show(waiting_for=[], waiting_since=None)
+
+    def _log(
+        self,
+        ask: Ask,
+        asks: Mapping[str, Ask],
+        arrived: Mapping[str, Reply | str],
+        sizes: Mapping[str, int],
+        seconds: float,
+    ) -> None:
+        sites: dict[str, Json] = {}
+        for name in asks:
+            reply = arrived.get(name, ABSENT)
+            failed = reply if isinstance(reply, str) else reply.error
+            sites[name] = {"failed": failed, "bytes_down": sizes[name]}
+            if isinstance(reply, Reply):
+                arrays = reply.pack()[1]
+                sites[name] |= {
+                    "seconds": reply.seconds,
+                    "cpu_seconds": reply.cpu_seconds,
+                    "bytes_up": sum(value.nbytes for value in arrays.values()),
+                }
+        line = {"round": ask.request.round_index, "time": time.time(), "seconds": seconds, "sites": sites}
+        self._recorder.add_exchange(ask.seed, line)
+
+
+def _read(result: Shareable, largest: int) -> Reply | str:
+    """A site's answer, or why it is none; whatever is wrong with it, this is the site's failure."""
+    try:
+        code = result.get_return_code()
+        if code != ReturnCode.OK:
+            return printable(f"NVFlare reports {code}")
+        return Reply.unpack(result.get("head"), thaw(result.get("arrays"), largest))
+    except Malformed as error:
+        return f"its answer cannot be read: {error}"
+    except Exception as error:
+        return f"its answer cannot be read ({type(error).__name__})"

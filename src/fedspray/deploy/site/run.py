@@ -1,0 +1,167 @@
+"""One deployed run at one site, without any network: worker, links, memories on disk, personal model.
+
+::
+
+    KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds, and the hash of the data
+    KIT/models/RUN/seed-0.safetensors           the personal model, for `fedspray predict`
+    KIT/models/RUN/seed-0.benefit.json          whether federating helped this site, where that is known
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedspray.data.batch import GraphBatch
+from fedspray.data.statistics import node_homophily
+from fedspray.deploy.agreement import Refused, check_name
+from fedspray.deploy.locks import Lock
+from fedspray.deploy.messages.schema import Layout, MessageSchema, difference, layout_of
+from fedspray.deploy.messages.wire import Ask, Reply
+from fedspray.deploy.site.kit import Site
+from fedspray.engine.crossing import ClientEnd, columns_in_use, trip_of
+from fedspray.engine.worker import Worker
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+from fedspray.runs import benefit, store
+from fedspray.runs.models import PersonalModel
+
+
+class SiteRun:
+    """One run at one site; a new process goes on where the last one stopped.
+
+    Args:
+        site: whose.
+        run: the run's name, which the server chose.
+        agreement: fingerprint of what the server thinks was agreed.
+    """
+
+    def __init__(self, site: Site, run: str, agreement: str) -> None:
+        own = site.agreement()
+        if agreement != own.fingerprint():
+            agreed = own.fingerprint()[:12]
+            raise Refused(f"the job is for agreement {agreement[:12]}, but {site.name} agreed to {agreed}")
+        self._site, self._run, self._agreement = site, check_name("run", run), own
+        self._id = own.roster.clients.index(site.name)
+        self._rounds = own.resolved.rounds.rounds
+        self._state = site.folder / "state" / run
+        self._lock = Lock(self._state / "lock")
+        self._lock.take_over()
+        torch.set_num_threads(site.threads)
+        self._seed: int | None = None
+        self._worker: Worker | None = None
+        self._data = ""
+        self._schema: str | None = None
+        self._algorithm = own.algorithms[self._id]
+        self._links: ClientEnd | None = None
+        links = bool(own.resolved.links)
+        schema = MessageSchema.of(self._algorithm, own.roster.task, own.resolved.dtype, links=links)
+        self._downlink: Layout = schema.downlink
+        self.leaves = own.leaves()
+        """What the server makes of each key that this site sends."""
+        self.most_bytes = schema.most_bytes("downlink")
+        """A larger message is none of this run's."""
+
+    def answer(self, ask: Ask) -> Reply:
+        """Does what is asked and remembers it; refuses what is not part of the agreed run."""
+        self._check(ask)
+        worker = self._worker_for(ask.seed)
+        request, message = ask.request, ask.message
+        if self._links is not None and not request.detail:
+            message = self._received(message, request.round_index)
+        wanted = () if request.detail else self._downlink
+        if layout_of(message) != wanted:
+            raise Refused(f"the message is not the algorithm's: {difference(layout_of(message), wanted)}")
+        uplink, counts = worker.handle(request, message)
+        if self._links is not None and uplink:
+            last_known = request.round_index - 1 if request.from_round is None else request.from_round
+            uplink = self._links.send(uplink, request.round_index, last_known)
+        self._remember(ask.seed, worker)
+        model = self._keep_model(ask.seed, worker) if ask.request.detail else None
+        return Reply(uplink, counts, trained=ask.request.train, model=model)
+
+    def _received(self, message: Message, round_index: int) -> Message:
+        assert self._links is not None
+        try:
+            return self._links.receive(message, round_index)
+        except Exception as error:  # whatever the server sends
+            raise Refused(f"the message cannot be opened ({type(error).__name__})") from error
+
+    def close(self) -> None:
+        """Lets another process go on."""
+        self._lock.release()
+
+    def _check(self, ask: Ask) -> None:
+        """Only rounds that were agreed on, and the report only after the last."""
+        request, rounds, last = ask.request, self._rounds, self._rounds + 2
+        if not 1 <= request.round_index <= last:
+            raise Refused(f"round {request.round_index} is asked for, but {rounds} rounds are agreed")
+        if request.train and request.round_index > rounds:
+            raise Refused(f"training is asked for in round {request.round_index}, but {rounds} rounds are agreed")
+        if request.detail != (request.round_index == last) or (request.detail and request.evaluate):
+            raise Refused(f"the report is asked for in round {request.round_index}, but it comes after the last one")
+        if request.from_round is not None and not 0 <= request.from_round < request.round_index:
+            raise Refused(f"round {request.round_index} is to go on from round {request.from_round}, but it cannot")
+
+    def _worker_for(self, seed: int) -> Worker:
+        if self._worker is not None and self._seed == seed:
+            return self._worker
+        if seed not in self._agreement.settings.seeds:
+            raise Refused(f"seed {seed} is not in the agreement, whose seeds are {self._agreement.settings.seeds}")
+        client = self._site.client(self._agreement, seed)
+        run, homophily = self._agreement.resolved, node_homophily(client.graph)
+        batch = GraphBatch.from_clients([client], [self._id], dtype=run.dtype)
+        worker = Worker(self._algorithm, self._agreement.roster.task, batch, homophily, seed, run.device)
+        data = client.fingerprint()
+        stored = [store.read_tensors(file) for file in sorted(self._folder(seed).glob("memory-*.safetensors"))]
+        if any(meta.get("data", data) != data for _, meta in stored):  # memories of older versions do not say
+            raise Refused(
+                f"the data of {self._site.name} are not those that {self._run} began with: "
+                "put these back, or begin a new run"
+            )
+        if run.links:
+            trip = trip_of(self._algorithm, self._agreement.roster.task, seed, run.dtype)
+            own = replace(trip, client_id=self._id, columns=columns_in_use(batch)[0])
+            self._links = ClientEnd(run.links, own)
+        if stored:
+            worker.recall({meta["round"]: tensors for tensors, meta in stored})
+            if self._links is not None:
+                self._links.recall({meta["round"]: tree.part_of(tensors, "links") for tensors, meta in stored})
+        self._worker, self._seed, self._data, self._schema = worker, seed, data, client.graph.schema
+        return worker
+
+    def _folder(self, seed: int) -> Path:
+        folder = self._state / f"seed-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _remember(self, seed: int, worker: Worker) -> None:
+        """Writes what is new and removes what is too old, in this order."""
+        folder = self._folder(seed)
+        wanted = {round_index: folder / f"memory-{round_index}.safetensors" for round_index in worker.rounds}
+        for round_index, file in wanted.items():
+            if round_index == worker.rounds[-1] or not file.exists():
+                links = {} if self._links is None else tree.prefixed("links", self._links.tensors(round_index))
+                meta = {"round": round_index, "data": self._data}
+                store.write_tensors(file, worker.tensors(round_index) | links, meta)
+        for file in set(folder.glob("memory-*.safetensors")) - set(wanted.values()):
+            file.unlink()
+
+    def _keep_model(self, seed: int, worker: Worker) -> str | None:
+        (snapshot,) = worker.personal_models()
+        if snapshot is None:
+            return None
+        settings = self._agreement.settings.of_client(self._site.name)
+        task = replace(self._agreement.roster.task, schema=self._schema)
+        model = PersonalModel(self._site.name, self._id, worker.algorithm, task, snapshot, settings)
+        folder = self._site.folder / "models" / self._run
+        folder.mkdir(parents=True, exist_ok=True)
+        model.save(folder / f"seed-{seed}.safetensors")
+        counts = benefit.counted(self._site.client(self._agreement, seed), model)
+        if counts is not None:
+            found = benefit.of_client([counts])
+            said = None if found["all"] is None else benefit.sentence(self._site.name, found)
+            files.write_json(folder / f"seed-{seed}.benefit.json", {**found, "said": said})
+        return model.digest()
