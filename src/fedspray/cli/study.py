@@ -95,7 +95,7 @@ def read_plan(config: Path | None, given: Given | None, reference: str | None = 
         reference: that of ``--reference``.
     """
     from fedspray.experiment import SETTINGS, Experiment
-    from fedspray.studies.choice import with_flags
+    from fedspray.studies.overrides import with_flags
     from fedspray.studies.plan import Plan
 
     flags = values({name: value for name, value in (given or {}).items() if name != "set"})

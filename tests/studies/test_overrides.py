@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedspray.errors import InputError
-from fedspray.studies.choice import with_flags
+from fedspray.studies.overrides import with_flags
 from fedspray.studies.plan import Plan
 
 FILE: dict[str, Any] = {
