@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from fedspray import files
 from fedspray.data.batch import GraphBatch
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Refused, check_name
