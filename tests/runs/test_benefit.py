@@ -71,7 +71,7 @@ def test_verdicts_and_sentences() -> None:
     assert {name: each["all"]["verdict"] for name, each in found["clients"].items()} == {
         "up": "helped",
         "down": "hurt",
-        "same": "cannot be told",
+        "same": "unclear",
     }
     up = paired_difference(50, 30, 5, 15)
     assert (found["clients"]["up"]["all"]["low"], found["clients"]["up"]["all"]["high"]) == (up.low, up.high)
@@ -85,8 +85,8 @@ def test_verdicts_and_sentences() -> None:
 @pytest.mark.parametrize(
     ("test", "val", "verdict"),
     [
-        ((50, 5, 30, 15), (50, 6, 5, 39), "cannot be told"),  # clearly behind, but a little ahead on validation nodes
-        ((50, 30, 5, 15), (50, 5, 6, 39), "cannot be told"),
+        ((50, 5, 30, 15), (50, 6, 5, 39), "unclear"),  # clearly behind, but a little ahead on validation nodes
+        ((50, 30, 5, 15), (50, 5, 6, 39), "unclear"),
         ((50, 5, 30, 15), (50, 5, 5, 40), "hurt"),  # validation nodes say nothing
         ((50, 5, 30, 15), (0, 0, 0, 0), "hurt"),  # there are none
         ((50, 5, 30, 15), (50, 5, 6, 39), "hurt"),
@@ -102,7 +102,7 @@ def test_no_verdict_where_validation_nodes_point_the_other_way(
         None if sum(val) == 0 else pytest.approx((val[1] - val[2]) / sum(val))
     )
     (said,) = sentences({"benefit": found})
-    assert ("on validation nodes" in said) == (verdict == "cannot be told")
+    assert ("on validation nodes" in said) == (verdict == "unclear")
 
 
 def test_several_seeds_are_no_more_evidence_than_one() -> None:

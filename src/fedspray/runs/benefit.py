@@ -20,7 +20,7 @@ from fedspray.evaluation.intervals import paired_difference
 from fedspray.files import Json
 from fedspray.runs.models import PersonalModel
 
-VERDICTS = {"gain": "helped", "loss": "hurt", "unclear": "cannot be told"}
+VERDICTS = {"gain": "helped", "loss": "hurt", "unclear": "unclear"}
 _CASES = ("both", "gained", "lost", "neither")
 
 
@@ -120,7 +120,7 @@ def sentence(name: str, row: Json) -> str:
     """What is said of one client that has test nodes, from `of_client`."""
     overall, minority = row["all"], row["minority"]
     said, unclear = overall["verdict"], VERDICTS["unclear"]
-    verdict = f"whether federating helped {said}" if said == unclear else f"federating {said}"
+    verdict = f"{said} whether federating helped" if said == unclear else f"federating {said}"
     rest = "none" if minority is None else f"{minority['verdict']}, {_interval(minority)}"
     return f"{name}: {verdict}, {_interval(overall)}; minority nodes: {rest}."
 
