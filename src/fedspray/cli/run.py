@@ -144,7 +144,9 @@ def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
         output.note(sentence)
     for warning in benefit.warnings(summary):
         output.note(f"warning: {warning}")
-    if "benefit" not in summary and summary["algorithm"] != "local":
+    if any(seed.get("sums_only") for seed in summary["seeds"]):
+        output.note("figures of single clients exist only at the clients: the server saw sums only (secure-sum)")
+    elif "benefit" not in summary and summary["algorithm"] != "local":
         output.note("whether federating helped is not known: add --baseline local to train that beside the run")
     output.note(f"kept in {folder}; look at it with: fedspray report {folder}")
     output.result(summary)

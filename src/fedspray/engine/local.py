@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from fedspray.engine.worker import Request, Snapshot, Worker
 from fedspray.errors import InputError
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
+
+if TYPE_CHECKING:
+    from fedspray.engine.sums import LocalSums
 
 Blocks = list[list[int]]
 
@@ -69,6 +72,14 @@ class LocalEngine:
         for ids in blocks or choose_blocks(federation, algorithms, at_once=threads, most=most):
             batch, homophily = self._batch(ids), self._stacked_homophily(ids)
             self._workers.append(Worker(algorithms[ids[0]], federation.task, batch, homophily, seed, device))
+        self._sums: LocalSums | None = None
+        if links and links[-1].only_sums:
+            from fedspray.engine.sums import LocalSums, as_secure_sum
+
+            *links, last = links
+            batches = [worker.batch for worker in self._workers]
+            classes = {k: each.train_class_counts[i] for each in batches for i, k in enumerate(each.client_ids)}
+            self._sums = LocalSums(as_secure_sum(last), algorithms[0].uplink, dict(sorted(classes.items())))
         self._crossing = None
         if links:
             used = [zip(w.batch.client_ids, columns_in_use(w.batch), strict=True) for w in self._workers]
@@ -77,6 +88,11 @@ class LocalEngine:
         at_once = min(threads, len(self._workers))
         torch.set_num_threads(threads // at_once)
         self._pool = ThreadPoolExecutor(at_once) if at_once > 1 else None
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether the server sees sums over clients only."""
+        return self._sums is not None
 
     @property
     def blocks(self) -> Blocks:
@@ -114,10 +130,21 @@ class LocalEngine:
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
         counted = [(ids, counts) for ids, _, _, counts in answers if counts]
         found = Answers(*_stack(uplinks), *_stack(counted), failures)
-        if crossing is None:
-            return found
-        uplink, up = crossing.up(found.uplink, found.trained, request.round_index)
-        return replace(found, uplink=uplink, bytes_down=down, bytes_up=up)
+        if crossing is not None:
+            uplink, up = crossing.up(found.uplink, found.trained, request.round_index)
+            found = replace(found, uplink=uplink, bytes_down=down, bytes_up=up)
+        return found if self._sums is None else self._sums.add_up(found, self._best(request), request, downlink)
+
+    def _best(self, request: Request) -> dict[int, Message]:
+        """By client: the counts of the best model so far, in rounds that end with a comparison."""
+        if not request.evaluate:
+            return {}
+        found = {}
+        for worker in self._workers:
+            counts = worker.count_best()
+            for place, k in enumerate(worker.batch.client_ids if counts else ()):
+                found[k] = {name: value[place : place + 1] for name, value in counts.items()}
+        return found
 
     def personal_models(self) -> dict[int, Snapshot]:
         """The kept model of every client that has one."""

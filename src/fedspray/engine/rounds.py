@@ -29,6 +29,18 @@ from fedspray.seeds import generator
 
 
 @dataclass(frozen=True)
+class Sums:
+    """What the server learns of an exchange where it sees sums over clients only."""
+
+    combined: Message
+    """What the algorithm's server step receives."""
+    counts: Message
+    """Sums of `Counts.summands`, without a client axis."""
+    best: Message
+    """The same of the best model so far, at the same clients; and how many of them have one, as ``known``."""
+
+
+@dataclass(frozen=True)
 class Answers:
     """What came back from the clients in one exchange."""
 
@@ -44,6 +56,8 @@ class Answers:
     """What travelled to each client, if links changed it; None: the messages themselves."""
     bytes_up: tuple[int, ...] | None = None
     """The same for each of `trained`."""
+    sums: Sums | None = None
+    """In the place of `uplink` and `counts`, where a protocol hands over nothing else."""
 
 
 class Engine(Protocol):
@@ -113,14 +127,15 @@ def run_rounds(
         if round_index > 1:
             progress = _evaluated(engine, progress, answers, settings, on_record)
         _check_enough(engine, answers, chosen, settings, round_index)
-        combined = combine(algorithm.uplink, answers.uplink)
+        hidden = answers.sums
+        combined = combine(algorithm.uplink, answers.uplink) if hidden is None else hidden.combined
         server = algorithm.server_update(progress.server, combined, answers.trained)
         pending = {
             "round": round_index,
             **_told(engine, downlink, answers),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu_began,
-            "diagnostics": algorithm.diagnostics(server, answers.uplink),
+            "diagnostics": {} if hidden else algorithm.diagnostics(server, answers.uplink),
         }
         progress = replace(progress, server=server, round_index=round_index, pending=pending)
         on_round(progress)
@@ -151,20 +166,23 @@ def _evaluated(
     engine: Engine, progress: Progress, answers: Answers, settings: RoundSettings, on_record: Callable[[Json], None]
 ) -> Progress:
     """Completes the record of the last round with its evaluation and compares it with the best so far."""
-    if not answers.counts:
+    if not answers.evaluated:
         raise RunStopped(f"round {progress.round_index + 1}: no client answered: {_reasons(engine, answers)}")
-    counts = Counts.from_message(answers.counts)
+    counts = _counts(answers)
     parts = {name: counts.part(name) for name in ("train", "val", "test")}
+    shown = answers.evaluated if answers.sums is None else ()
     record = {
         **progress.pending,
         **{name: part.summary() for name, part in parts.items()},
         "evaluated": list(answers.evaluated),
         "clients": {
             str(k): {"val": val, "test": test}
-            for k, val, test in zip(answers.evaluated, parts["val"].by_client(), parts["test"].by_client(), strict=True)
+            for k, val, test in zip(shown, parts["val"].by_client(), parts["test"].by_client(), strict=True)
         },
     }
     on_record(record)
+    if answers.sums is not None:
+        return _compared_sums(progress, answers, record["val"], settings.selection)
     return _compared(progress, answers.evaluated, parts["val"], record["val"], settings.selection)
 
 
@@ -194,22 +212,39 @@ def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts,
     return replace(progress, validation=known, best_round=progress.round_index, best_score=score)
 
 
+def _compared_sums(progress: Progress, answers: Answers, summary: Json, rule: str) -> Progress:
+    """The same from sums: clients also count the best model so far, so that both are of those that answered now."""
+    assert answers.sums is not None
+    best = dict(answers.sums.best)
+    score, known = selection.score(rule, summary), float(best.pop("known"))
+    if progress.best_round is not None and known == len(answers.evaluated):  # nobody is new
+        before = selection.score(rule, Counts.of_sums(best).part("val").summary())
+        if before is not None and (score is None or score <= before):
+            return replace(progress, best_score=before)
+    return replace(progress, best_round=progress.round_index, best_score=score)
+
+
+def _counts(answers: Answers) -> Counts:
+    hidden = answers.sums
+    return Counts.from_message(answers.counts) if hidden is None else Counts.of_sums(hidden.counts)
+
+
 def _final(engine: Engine, answers: Answers, progress: Progress) -> Json:
-    if not answers.counts:
+    if not answers.evaluated:
         raise RunStopped(
             f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}"
         )
-    counts = Counts.from_message(answers.counts)
-    test = counts.part("test")
+    counts = _counts(answers)
+    test, own = counts.part("test"), answers.counts.get("evaluation.round", ())
+    shown = answers.evaluated if answers.sums is None else ()
     return {
         "best_round": progress.best_round,
+        **({} if answers.sums is None else {"sums_only": True}),
         **{name: counts.part(name).summary() for name in ("train", "val", "test")},
         **breakdowns(test),
         "clients": {
             str(k): {**row, "round": int(round_index)}
-            for k, row, round_index in zip(
-                answers.evaluated, test.by_client(), answers.counts["evaluation.round"], strict=True
-            )
+            for k, row, round_index in zip(shown, test.by_client(), own, strict=True)
         },
     }
 

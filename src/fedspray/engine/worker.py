@@ -123,10 +123,7 @@ class Worker:
                 candidate = Snapshot(request.round_index - 1, tree.for_prediction(state), message)
             shown = candidate if request.evaluate else best if request.detail else None
             if shown is not None:
-                with torch.no_grad():
-                    logits, loss_logits = clients.predict(self.algorithm, shown.client, shown.message, self._placed)
-                loss_logits = None if loss_logits is None else loss_logits.cpu()
-                counts = self._counted(shown, logits.cpu(), loss_logits, detail=request.detail)
+                counts = self._evaluated(shown, detail=request.detail)
             if request.train:
                 round_seed = stream_key(self._seed, "round", request.round_index)
                 state, uplink = clients.train(self.algorithm, state, message, self._placed, round_seed)
@@ -136,6 +133,17 @@ class Worker:
                     raise NotFinite(f"{wrong} is not finite after local training")
         self._memories = [kept, Memory(request.round_index, state, candidate, best)]
         return uplink, counts
+
+    def count_best(self) -> Message:
+        """The counts of the best model so far, as they were when it was the last one; nothing if there is none yet."""
+        best = self._memories[-1].best
+        return {} if best is None else self._evaluated(best, detail=False)
+
+    def _evaluated(self, shown: Snapshot, *, detail: bool) -> Message:
+        with tiny_numbers_are_zero(), torch.no_grad():
+            logits, loss_logits = clients.predict(self.algorithm, shown.client, shown.message, self._placed)
+        loss_logits = None if loss_logits is None else loss_logits.cpu()
+        return self._counted(shown, logits.cpu(), loss_logits, detail=detail)
 
     def _counted(self, model: Snapshot, logits: Tensor, loss_logits: Tensor | None, *, detail: bool) -> Message:
         """What a model predicts, as counts; the loss is taken from other logits where there are any."""

@@ -45,6 +45,16 @@ DETAIL_KEYS = {
     "evaluation.round": "the round that the client's kept model is from",
 }
 
+OF_ONE_CLIENT = ("evaluation.majority", "evaluation.round")
+"""What has a meaning for one client only."""
+
+SUM_KEYS = {
+    **{name: text for name, text in {**COUNT_KEYS, **DETAIL_KEYS}.items() if name not in OF_ONE_CLIENT},
+    "evaluation.minority": "correct and all predictions on minority nodes, by part",
+    "evaluation.client_means": "by part: the client's own accuracy on all and on minority nodes, and 1 if it has one",
+}
+"""What takes the place of counts where they are only added up over clients."""
+
 
 def bucket_of(homophily: NDArray[np.float64]) -> NDArray[np.int64]:
     """[N]: the index in `BUCKET_NAMES` of each node's bucket; NaN is a node without a labelled neighbour."""

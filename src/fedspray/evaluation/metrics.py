@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedspray.data.minority import is_minority
-from fedspray.evaluation.counting import BUCKET_NAMES, BUDGETS, PARTS
+from fedspray.evaluation.counting import BUCKET_NAMES, BUDGETS, OF_ONE_CLIENT, PARTS
 from fedspray.files import Json
 from fedspray.nn.tree import Message
 
@@ -35,6 +36,8 @@ class Counts:
     """[K]: -1 where a client has no training node."""
     detail: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What `Counter.detail` writes, in the report at the end: of test nodes."""
+    together: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Where clients were added up: what the sums of the others do not tell, by part."""
 
     @classmethod
     def from_message(cls, message: Message) -> Counts:
@@ -47,7 +50,31 @@ class Counts:
         """The counts of train, val or test."""
         index = PARTS.index(name)
         detail = self.detail if name == "test" else {}
-        return PartCounts(self.confusion[:, index], self.loss[:, index], self.majority, detail)
+        together = {key: value[0, index] for key, value in self.together.items()}
+        return PartCounts(self.confusion[:, index], self.loss[:, index], self.majority, detail, together)
+
+    def summands(self) -> Message:
+        """What clients send where counts are only added up: `SUM_KEYS`, [K, …], in double precision."""
+        parts = [self.part(name) for name in PARTS]
+        pairs = np.stack([np.stack([part.all_nodes, part.minority_nodes]) for part in parts])  # [3, 2, 2, K]
+        right, total = pairs[:, :, 0], pairs[:, :, 1]
+        means = np.stack([right / np.maximum(total, 1), total > 0], axis=2)  # [3, 2, 2, K]
+        found = {
+            "confusion": self.confusion,
+            "loss": self.loss,
+            "minority": np.moveaxis(pairs[:, 1], -1, 0),
+            "client_means": np.moveaxis(means, -1, 0),
+            **{name: value for name, value in self.detail.items() if f"evaluation.{name}" not in OF_ONE_CLIENT},
+        }
+        return {f"evaluation.{name}": torch.from_numpy(value.astype(np.float64)) for name, value in found.items()}
+
+    @classmethod
+    def of_sums(cls, sums: Message) -> Counts:
+        """The counts of all clients together, from the sums of their `summands`."""
+        arrays = {name.removeprefix("evaluation."): value[None].numpy() for name, value in sums.items()}
+        apart = {name: arrays.pop(name) for name in ("minority", "client_means")}
+        confusion = np.rint(arrays.pop("confusion")).astype(np.int64)
+        return cls(confusion, arrays.pop("loss"), np.full(1, -1), arrays, apart)
 
 
 @dataclass(frozen=True)
@@ -58,6 +85,8 @@ class PartCounts:
     loss: NDArray[np.float64]
     majority: NDArray[np.int64]
     detail: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    together: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Where clients were added up, so that K is 1 and stands for all: ``minority`` [2], ``client_means`` [2, 2]."""
 
     def summary(self) -> Json:
         """All metrics that these counts suffice for, and the recall of each class."""
@@ -68,9 +97,9 @@ class PartCounts:
         }
 
     def by_client(self) -> list[Json]:
-        """Each client's own metrics."""
+        """Each client's own metrics; none where clients were added up."""
         rows = []
-        for k, confusion in enumerate(self.confusion):
+        for k, confusion in enumerate(() if self.together else self.confusion):
             rows.append(
                 {
                     "overall": _ratio(*(count[k] for count in self.all_nodes)),
@@ -109,8 +138,17 @@ class PartCounts:
     @cached_property
     def minority_nodes(self) -> Pair:
         """The same of minority nodes."""
+        if self.together:
+            right, total = np.rint(self.together["minority"]).astype(np.int64)
+            return right[None], total[None]
         classes = np.arange(self.confusion.shape[1])
         return self._correct(is_minority(classes[None, :], self.majority[:, None]))
+
+    def client_mean(self, pair: str) -> float | None:
+        """The mean of the clients' own accuracies on ``all_nodes`` or ``minority_nodes``, over those that have one."""
+        if self.together:
+            return _ratio(*self.together["client_means"][("all_nodes", "minority_nodes").index(pair)])
+        return _mean([_ratio(*own) for own in zip(*getattr(self, pair), strict=True)])
 
     def sums(self, name: str) -> NDArray[Any]:
         """What the clients sent under a name of `DETAIL_KEYS`, added up."""
@@ -198,13 +236,13 @@ def balanced(counts: PartCounts) -> float | None:
 @metric("overall, mean of clients", "mean of the clients' own accuracies")
 def overall_client_mean(counts: PartCounts) -> float | None:
     """Over clients that have a node."""
-    return _mean([_ratio(*pair) for pair in zip(*counts.all_nodes, strict=True)])
+    return counts.client_mean("all_nodes")
 
 
 @metric("minority, mean of clients", "mean of the clients' own accuracies on minority nodes")
 def minority_client_mean(counts: PartCounts) -> float | None:
     """Over clients that have a minority node."""
-    return _mean([_ratio(*pair) for pair in zip(*counts.minority_nodes, strict=True)])
+    return counts.client_mean("minority_nodes")
 
 
 @metric("macro F1", "mean of F1 over classes", headline=True)

@@ -40,7 +40,23 @@ def make(text: str) -> Link:
 
 def chain(texts: Iterable[str], declared: Declared) -> tuple[Link, ...]:
     """Several links in the order in which a message passes them on its way up; refuses those that do not fit."""
-    made = tuple(make(text) for text in texts)
+    names = list(texts)
+    made = tuple(make(text) for text in names)
     for link in made:
         link.check(declared)
+    for place, link in enumerate(made):
+        if link.only_sums:
+            _check_sums([text.split()[0] for text in names], made, place)
     return made
+
+
+def _check_sums(names: list[str], links: tuple[Link, ...], place: int) -> None:
+    """What only adds up comes last, after nothing that the server would have to undo client by client."""
+    if place + 1 < len(links):
+        raise InputError(f"{names[place]} must be the last link, but {names[place + 1]} comes after it")
+    for name, link in zip(names[:place], links, strict=False):
+        if type(link).at_server is not Link.at_server:
+            raise InputError(
+                f"{names[place]} cannot be combined with {name}: the server has to open what {name} sends client by "
+                "client, but would see sums only"
+            )

@@ -61,6 +61,8 @@ class Link:
     """One line for lists."""
     reveals: ClassVar[str] = ""
     """What the server learns from this link that it would not know without it."""
+    only_sums: ClassVar[bool] = False
+    """Whether the server gets sums over clients instead of their messages: the engine carries out how."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

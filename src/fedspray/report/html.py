@@ -87,6 +87,7 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
         num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
         has_card=any(card and (card.reference or not comparison.reference) for card in cards),
         has_nodes=any(cards),
+        hidden=[m.label for m in comparison.methods if any(seed.metrics.get("sums_only") for seed in m.seeds)],
         has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
         federation=comparison.federation,
         classes=comparison.classes,

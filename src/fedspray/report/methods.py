@@ -81,7 +81,8 @@ class Comparison:
         """The clients, by id."""
         if self.federation is not None:
             return [client["name"] for client in self.federation["clients"]]
-        return list(self.methods[0].seeds[0].metrics["clients"])
+        metrics = self.methods[0].seeds[0].metrics
+        return list(metrics["clients"] or metrics["models"])
 
     @property
     def classes(self) -> list[str]:

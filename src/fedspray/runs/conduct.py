@@ -176,6 +176,7 @@ def _metrics(
         **detail["test"],
         **{name: detail[name] for name in ("by_homophily", "recall_by_budget")},
         "clients": {names[int(k)]: values for k, values in detail["clients"].items()},
+        **({"sums_only": True} if detail.get("sums_only") else {}),
         "val": detail["val"],
         "train": detail["train"],
         "bytes_up": sum(record["bytes_up"] for record in records),

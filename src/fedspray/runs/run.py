@@ -216,6 +216,8 @@ class _LocalHost(LocalEngine):
         self._run, self._seed, self._threads = run, seed, threads
 
     def against_local(self, models: Mapping[str, PersonalModel]) -> Json:
+        if self.sums_only:
+            return {}
         alone = None
         if self._settings.baseline is not None:
             own = carry_out(self._federation, _baseline(self._run, self._seed), None, threads=self._threads)
@@ -223,6 +225,8 @@ class _LocalHost(LocalEngine):
         return dict(benefit.against_local(self._federation, models, alone))
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
+        if self.sums_only:
+            return
         nodes.NodeTable.from_models(self._federation, models).save(folder / nodes.FILE)
 
     def models(self) -> Mapping[str, PersonalModel]:

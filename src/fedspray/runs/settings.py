@@ -106,7 +106,13 @@ def resolve(settings: RunSettings | Resolved) -> Resolved:
     if given.get("prior_shift", 0) not in (0, "0"):
         algorithm_class = shifted(algorithm_class)
     algorithm = algorithm_class(backbone=backbone, **_read(given, algorithm_class))
-    return Resolved(settings, algorithm, rounds, links.chain(settings.link, algorithm.uplink))
+    chain = links.chain(settings.link, algorithm.uplink)
+    if settings.baseline is not None and any(link.only_sums for link in chain):
+        raise InputError(
+            f"baseline is {settings.baseline!r}, which is compared client by client, but with secure-sum figures of "
+            "single clients exist only at the clients: leave one of them out"
+        )
+    return Resolved(settings, algorithm, rounds, chain)
 
 
 def _backbone(settings: RunSettings, name: str) -> Backbone:

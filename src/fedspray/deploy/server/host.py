@@ -138,7 +138,7 @@ class RemoteHost:
                 self._digests[self.client_names[k]] = reply.model
         uplinks = {k: reply.uplink for k, reply in replies.items() if reply.trained}
         counts = {k: reply.counts for k, reply in replies.items() if reply.counts}
-        travelled: dict[str, tuple[int, ...]] = {}
+        travelled: dict[str, Any] = {}
         if self._links is not None:
             sent = {k: delivered[self.client_names[k]] for k in uplinks}
             travelled = {

@@ -1,0 +1,47 @@
+"""Secure aggregation: the server learns the sums over clients, and no client's own numbers.
+
+Every pair of clients agrees on a mask that one adds and the other subtracts, so that what a client sends looks random
+and the sum of all is the sum of what they meant. `fedspray.engine.secure` has the protocol and what it promises.
+
+Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedspray.backbones.base import setting
+from fedspray.errors import InputError
+from fedspray.links.base import Link
+from fedspray.messages import Declared, fates
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSum(Link):
+    """Hides each client's update and evaluation behind masks that cancel in the sum."""
+
+    summary: ClassVar[str] = "the server sees sums over clients only, of updates and of evaluation counts"
+    only_sums: ClassVar[bool] = True
+
+    clients: int = setting(3, "a sum of fewer clients' updates is never opened")
+    holders: int = setting(2, "vectors of a class that fewer clients have training nodes of are not sent")
+    bits: int = setting(32, "bits after the point of the fixed-point numbers that are added, of 64")
+    key_rounds: int = setting(10, "rounds for which clients exchange keys at once")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lowest = {"clients": 2, "holders": 1, "bits": 8, "key_rounds": 1}
+        highest = {"bits": 48, "key_rounds": 1000}
+        for name, least in lowest.items():
+            value, most = getattr(self, name), highest.get(name)
+            if value < least or (most is not None and value > most):
+                bound = f"at least {least}" if most is None else f"from {least} to {most}"
+                raise InputError(f"secure-sum: {name} is {value}, but must be {bound}")
+
+    def check(self, declared: Declared) -> None:
+        """Every key must be a mean or a sum."""
+        own = {name: key for name, key in fates(declared).items() if key.fate == "each"}
+        if own:
+            told = "; ".join(f"{name} ({key.reason})" for name, key in own.items())
+            raise InputError(f"secure-sum gives the server sums only, but this algorithm needs each client's {told}")
