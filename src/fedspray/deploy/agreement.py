@@ -71,6 +71,8 @@ class Agreement:
         for name in (settings.algorithm, settings.backbone, *settings.backbone_of.values(), *stations):
             if ":" in name:
                 raise InputError(f"{name!r} is code from outside, but sites run what is built in only")
+        if any(link.only_sums for link in self.resolved.links):
+            raise InputError("secure-sum works in one process only so far, not between organisations")
         _ = self.algorithms
 
     @classmethod
