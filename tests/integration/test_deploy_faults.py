@@ -11,6 +11,8 @@ pytest.importorskip("nvflare")
 
 from federations import fedspray, kill_all, kill_job, result, stable, wait_for_round
 
+from fedspray.deploy.ledger import read_events
+
 pytestmark = pytest.mark.nightly
 
 ROUNDS = 24
@@ -39,3 +41,14 @@ def test_same_bits_after_kill_9(tmp_path: Path, expected: dict[str, object], vic
         process.kill()
     assert stable(summary) == expected
     assert summary["engine"]["jobs"] >= 2
+    told = read_events(project / "runs" / "run")
+    ends = [event["what"] for event in told if event["event"] == "job ended"]
+    reason = {
+        "site's job": f"the job process of {kit} ended (exit code",
+        "server's job": "the server's job process ended after",
+        "site": "the coordinator ended it",
+        "server": "the server was restarted at",
+    }
+    assert any(reason[victim] in what for what in ends), told
+    if not victim.endswith("job"):
+        assert [event["sender"] for event in told if event["event"] == "restarted"] == [kit]

@@ -26,7 +26,7 @@ deploy = group(
 
 ProjectFolder = Annotated[Path, argument("The project's folder.", "PROJECT")]
 SiteName = Annotated[str, argument("One of its sites.", "SITE")]
-EVENTS_SHOWN = 10
+EVENTS_SHOWN, RUN_EVENTS_SHOWN = 10, 3
 
 
 @examples(
@@ -212,6 +212,8 @@ def run(
 @organisational
 def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
     """Show the server, the sites and the runs."""
+    from rich.markup import escape
+
     from fedspray.deploy.operations.runs import check_certificates, project_status
     from fedspray.deploy.provisioning.project import Project
 
@@ -223,6 +225,8 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
         output.show(f"[bold]server[/bold] {found['address']}: {'stopped' if server is None else f'process {server}'}")
         for site, jobs in found["sites"].items():
             state = "not connected" if jobs is None else "in a job" if jobs else "connected"
+            if site in found["since"]:
+                state += f" (since {found['since'][site]})"
             if site in found["without_certificate"]:
                 state = "its certificate request is not signed yet"
             if site in found["disabled"]:
@@ -232,6 +236,8 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
             output.show(
                 f"[bold]run[/bold] {name}: {row['state']}, round {row['round']} of {row['rounds']}{_waits(row)}"
             )
+            for event in row["events"][-RUN_EVENTS_SHOWN:]:
+                output.show(f"  {event['time']}: {escape(event['what'])}")
         for event in found["events"][-EVENTS_SHOWN:]:
             output.show(f"[bold]event[/bold] {event['time']}: {event['event']}: {event['sender']}: {event['what']}")
     output.result(found)

@@ -123,7 +123,9 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
         busy = "in a job" if found["job_pids"] else "idle"
         process = "" if found["pid"] is None else f" (process {found['pid']}, {busy})"
         reason = "" if found["reason"] is None else f": {escape(found['reason'])}"
-        output.show(f"[bold]{found['site']}[/bold]: {found['state']}{process}{reason}")
+        since = "" if found["since"] is None else f" since {found['since']}"
+        output.show(f"[bold]{found['site']}[/bold]: {found['state']}{since}{process}{reason}")
+        output.show(f"  server {found['server']}, last heard of {found['last_contact'] or 'never'}")
         output.show(f"  certificate until {found['certificate']['valid_until']}")
         for name, last in found["runs"].items():
             said = f"{name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}"

@@ -3,23 +3,27 @@
 ::
 
     KIT/ledger.jsonl     at a site: every answer that left, and every event
-    KIT/events.jsonl     at the server: every event, which is something that it refused or was told
+    KIT/events.jsonl     at the server: every event: what it refused, who came and went, which job ended where
+    RUN/events.jsonl     at the coordinator: every event of one run
 
 Nothing here imports torch, so that `fedspray site status` answers at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedspray import files
-from fedspray.errors import printable
+from fedspray.errors import DiskFull, printable
 from fedspray.files import Json
 
 LEDGER, EVENTS = "ledger.jsonl", "events.jsonl"
+STARTED, CONNECTED, LOST, JOB_ENDED = "started", "connected", "connection lost", "job process ended"
+"""Events that are looked for by their name."""
 
 
 def is_server(kit: Path) -> bool:
@@ -27,10 +31,11 @@ def is_server(kit: Path) -> bool:
     return (kit / "startup" / "fed_server.json").is_file()
 
 
-def write_event(kit: Path, event: str, sender: str, what: str) -> None:
-    """Adds an event to a kit's ledger or list of events."""
+def write_event(folder: Path, event: str, sender: str, what: str) -> None:
+    """Adds an event to a kit's ledger, or to the events of the server or a run; a full disk stops nothing."""
     line = {"time": now(), "event": event, "sender": printable(sender), "what": printable(what)}
-    files.append_line(_file(kit), json.dumps(line))
+    with contextlib.suppress(OSError, DiskFull):
+        files.append_line(_file(folder), json.dumps(line))
 
 
 def write_answer(kit: Path, line: str) -> None:
@@ -38,10 +43,10 @@ def write_answer(kit: Path, line: str) -> None:
     files.append_line(kit / LEDGER, line)
 
 
-def read_events(kit: Path) -> list[dict[str, str]]:
-    """What the processes of a kit refused or were told."""
+def read_events(folder: Path) -> list[dict[str, str]]:
+    """The events of a kit or a run, from old to new."""
     known = ("time", "event", "sender", "what")
-    lines = files.read_lines(_file(kit))
+    lines = files.read_lines(_file(folder))
     return [{key: printable(str(line.get(key, ""))) for key in known} for line in lines if "event" in line]
 
 
@@ -60,10 +65,22 @@ def last_answers(kit: Path) -> Json:
     return runs
 
 
+def presence(server: Path) -> dict[str, tuple[bool, str]]:
+    """By site: whether it is connected, as the server's events tell, and since when."""
+    found: dict[str, tuple[bool, str]] = {}
+    for event in read_events(server):
+        if event["event"] in (CONNECTED, LOST):
+            found[event["sender"]] = (event["event"] == CONNECTED, event["time"])
+        elif event["event"] == STARTED:  # a new server process knows nobody yet
+            found = {site: (False, event["time"] if here else since) for site, (here, since) in found.items()}
+    return found
+
+
 def now() -> str:
     """The time of a line."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _file(kit: Path) -> Path:
-    return kit / (EVENTS if is_server(kit) else LEDGER)
+def _file(folder: Path) -> Path:
+    is_run = (folder / "settings.json").is_file()
+    return folder / (EVENTS if is_run or is_server(folder) else LEDGER)

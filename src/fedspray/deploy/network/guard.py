@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import logging
@@ -30,11 +29,11 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager, Mode
 
 from fedspray.deploy.ledger import is_server, write_event
 from fedspray.deploy.network import protocol
-from fedspray.deploy.network.protocol import CALL_BACK, COORDINATOR, NOTICES, SERVER, Link, Mail
+from fedspray.deploy.network.protocol import CALL_BACK, COORDINATOR, NOTICES, REPLACED, SERVER, Link, Mail
 from fedspray.deploy.network.unixdriver import SCHEME
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.provisioning.members import Member
-from fedspray.errors import DiskFull, printable
+from fedspray.errors import printable
 
 PEER_KEY = "fedspray.peer_key"
 """Where a connection says which key its other end has."""
@@ -94,7 +93,7 @@ class Guard:
             self._members = (changed, members.read(self.kit))
         member = self._members[1].get(link.peer)
         if member is None or member.key != connection.get_conn_properties().get(PEER_KEY):
-            return "its certificate is not the one that the coordinator signed last for this site"
+            return REPLACED
         return "the coordinator disabled this site" if member.disabled else None
 
     def link(self, connection: Connection, cell: str) -> Link | None:
@@ -177,8 +176,7 @@ class Guard:
     def record(self, event: str, sender: str, what: str) -> None:
         """Adds a line to the ledger or the list of events."""
         _log.warning("%s: %s: %s", event, printable(sender), printable(what))
-        with contextlib.suppress(OSError, DiskFull):  # a full disk must not keep what is refused from being refused
-            write_event(self.kit, event, sender, what)
+        write_event(self.kit, event, sender, what)
 
     def tell(self, site: str, sentence: str) -> None:
         """Sends a notice to a site's main process."""

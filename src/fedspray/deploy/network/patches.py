@@ -28,9 +28,12 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager, NullConnection
 from nvflare.fuel.hci.server.reg import ServerCommandRegister
 from nvflare.private.admin_defs import error_reply
+from nvflare.private.defs import JobFailureMsgKey
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.server.fed_server import FederatedServer
 
+from fedspray.deploy.ledger import CONNECTED, JOB_ENDED, LOST
 from fedspray.deploy.network import protocol
 from fedspray.deploy.network.guard import PEER_KEY, Guard, close, fault_of_request
 from fedspray.deploy.network.protocol import COORDINATOR, NOTICES, SERVER, Mail
@@ -96,6 +99,9 @@ def _guard_connections(guard: Guard) -> None:
         fault = guard.fault_of_connection(manager, connection, name)
         if fault is None:
             update(manager, sfm_conn, data)
+            if guard.is_server and name in guard.sites and not hasattr(connection, "site"):
+                connection.site = name
+                guard.record(CONNECTED, name, f"from {connection.get_conn_properties().get('peer_addr', '?')}")
             return
         guard.refuse(_sender(guard, connection, name), f"a connection as {name!r}", fault)
         close(connection, fault)
@@ -111,6 +117,7 @@ def _guard_connections(guard: Guard) -> None:
             properties[PEER_KEY] = key_fingerprint(x509.load_pem_x509_certificate(pem).public_key())
         connection = grpc_driver.StreamConnection(grpc_driver.QQ(), server.connector, properties, "SERVER")
         server.driver.add_connection(connection)
+        context.add_callback(lambda: _tell_loss(guard, connection))
         threading.Thread(target=connection.read_loop, args=(requests,), daemon=True).start()
         try:
             yield from connection.generate_output()
@@ -141,6 +148,11 @@ def _guard_connections(guard: Guard) -> None:
     grpc_driver.StreamConnection.read_loop = read_loop
 
 
+def _tell_loss(guard: Guard, connection: Any) -> None:
+    if hasattr(connection, "site"):
+        guard.record(LOST, connection.site, getattr(connection, "refusal", "it hung up, or its network failed"))
+
+
 def _guard_requests(guard: Guard) -> None:
     ClientRequestProcessors.request_processors[:] = [
         each
@@ -169,6 +181,17 @@ def _guard_requests(guard: Guard) -> None:
             guard.refuse(COORDINATOR, f"command {name}", "no run needs it")
             connection.append_error(f"{printable(name)} is not a command of this server")
 
+    fail: Callable[..., Any] = FederatedServer.process_job_failure
+
+    @wraps(fail)
+    def process_job_failure(server: FederatedServer, request: Message) -> Any:
+        told = request.payload if isinstance(request.payload, dict) else {}
+        if told.get(JobFailureMsgKey.CODE):
+            site, code = str(request.get_header(protocol.ORIGIN)), told[JobFailureMsgKey.CODE]
+            guard.record(JOB_ENDED, site, f"job {told.get(JobFailureMsgKey.JOB_ID)}: exit code {code}")
+        return fail(server, request)
+
+    FederatedServer.process_job_failure = process_job_failure
     FedAdminAgent._dispatch_request = _dispatch_request
     ServerCommandRegister._do_command = _do_command
 

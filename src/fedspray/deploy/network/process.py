@@ -11,6 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from fedspray.deploy.ledger import STARTED
 from fedspray.deploy.locks import PID_FILE, Lock, holder
 from fedspray.deploy.network import unixdriver
 from fedspray.deploy.network.patches import install
@@ -36,6 +37,8 @@ def main(kit: Path, module: str, arguments: list[str]) -> None:
         unixdriver.prepare(kit)
     try:
         guard = install(kit)
+        if module not in JOBS:
+            guard.record(STARTED, "server" if guard.is_server else "site", f"process {os.getpid()}")
         if module == SERVER_JOB:
             from fedspray.deploy.network.answers import guard_answers
 

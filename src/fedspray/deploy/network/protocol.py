@@ -25,6 +25,9 @@ NOTICES = ("fedspray", "notice")
 LEDGER, EVENTS = "ledger.jsonl", "events.jsonl"
 """What a site and the server write down, in their kits."""
 
+REPLACED = "its certificate is not the one that the coordinator signed last for this site"
+"""What a site hears whose key was replaced by another."""
+
 Party = Literal["server", "server job", "site", "site job", "coordinator"]
 Via = Literal["site", "coordinator", "server", "job", "parent"]
 """Who is at the other end of a connection, as its certificate or the system proves."""

@@ -11,13 +11,15 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedspray import files
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.ledger import read_events
+from fedspray.deploy.ledger import CONNECTED, JOB_ENDED, STARTED, presence, read_events, write_event
 from fedspray.deploy.locks import Lock, holder
+from fedspray.deploy.network.protocol import SERVER, root_of
 from fedspray.deploy.operations.session import ENDED, AdminSession, Unreachable
 from fedspray.deploy.provisioning.kits import write_job
 from fedspray.deploy.provisioning.project import Project
@@ -68,6 +70,8 @@ class Driver:
         self._ready_since: float | None = None
         self._attempts, self._best = 0, (-1, -1)
         self._heard, self._told = len(read_events(project.server)), set[str]()
+        self._ended = ""
+        """The job whose end was told last."""
 
     def drive(self) -> Json:
         """Returns the result; a run that cannot go on raises `RunStopped`."""
@@ -89,7 +93,7 @@ class Driver:
                         self._step(stopped)
                     except Unreachable:
                         self._hang_up()
-                        self._say(f"the server does not answer at {self._project.address}")
+                        self._say("server down", f"the server does not answer at {self._project.address}")
                     stop_if_interrupted()
                     time.sleep(POLL)
             return files.read_json(self._folder / "result.json")
@@ -107,6 +111,10 @@ class Driver:
             self._alive = time.monotonic()
             self._watch(progress, job)
         elif self._due() and self._is_over(job):
+            if job is not None and job != self._ended:
+                self._ended = job
+                why = self._why(job, progress)
+                self._say("job ended", f"job {job} ended in round {progress.get('round', 0)}: {why}")
             self._submit(progress)
 
     def _watch(self, progress: Json, job: str | None) -> None:
@@ -114,15 +122,15 @@ class Driver:
         waiting, absent = progress.get("waiting_for") or [], progress.get("absent") or []
         waited = time.time() - progress["waiting_since"] if waiting else 0.0
         if len(waiting) < len(self._sites) and waited > SLOW:
-            self._say(f"round {progress['round']} waits for {', '.join(waiting)}")
+            self._say("waiting", f"round {progress['round']} waits for {self._named(waiting)}", waiting)
         elif absent:
-            self._say(f"going on without {', '.join(absent)}")
+            self._say("absent", f"going on without {self._named(absent)}", absent)
         missing = [name for name in self._sites if name in absent or (name in waiting and waited > 2.0)]
         if missing and job is not None and self._due():
             answering = self._open().sites()
             back = [name for name in missing if name in answering and job not in answering[name]]
             if back:
-                self._say(f"{', '.join(back)} is back: starting again from the last round")
+                self._say("back", f"{', '.join(back)} is back: starting again from the last round", back)
                 with contextlib.suppress(RuntimeError, ValueError):
                     self._open().abort(job)
 
@@ -141,6 +149,29 @@ class Driver:
             return False
         return time.monotonic() - self._alive > PATIENCE or self._job_time() < session.started()
 
+    def _why(self, job: str, progress: Json) -> str:
+        """Why a job ended, at which site, and when; NVFlare's own word if nothing better is known."""
+        own = progress if progress.get("job") == job else {}
+        if own.get("state") in ("failed", "stopped"):
+            return str(own["reason"])
+        for event in read_events(self._project.server):
+            if event["event"] == JOB_ENDED and f"job {job}:" in event["what"]:
+                code = event["what"].rpartition(" ")[2]
+                return f"the job process of {root_of(event['sender'])} ended (exit code {code}) at {event['time']}"
+        if own.get("state") == "aborted":
+            return "the coordinator ended it"
+        if self._job_time() < self._open().started():
+            return f"the server was restarted at {_moment(self._open().started())}"
+        if own.get("state") == "running":
+            return f"the server's job process ended after {_moment(own['time'])}"
+        return f"NVFlare says {self._open().status(job)}"
+
+    def _named(self, sites: Sequence[str]) -> str:
+        """Sites, and for those that lost their connection, when."""
+        known = presence(self._project.server)
+        lost = {site: f" (connection lost at {since})" for site, (here, since) in known.items() if not here}
+        return ", ".join(site + lost.get(site, "") for site in sites)
+
     def _submit(self, progress: Json) -> None:
         if not self._sites_are_ready():
             return
@@ -156,10 +187,10 @@ class Driver:
             target.mkdir()
             job = write_job(target, self._run, self._agreement, self._project.grace, self._min_sites())
             name = self._open().submit(job)
-        again = " again" if self._jobs() else ""
+        again = f" again, from round {reached[1]}," if self._jobs() else ""
         self._keep([*self._jobs(), {"id": name, "time": time.time()}])
         self._alive, self._ready_since = time.monotonic(), None
-        self._say(f"submitted{again} as job {name}")
+        self._say("submitted", f"submitted{again} as job {name}")
 
     def _sites_are_ready(self) -> bool:
         """All sites answer; or enough do, and the others had the grace time to come."""
@@ -170,10 +201,10 @@ class Driver:
             return not busy or self._waited(5.0)
         enough = len(self._sites) - len(missing) >= self._min_sites()
         if enough and self._waited(self._project.grace):
-            self._say(f"beginning without {', '.join(missing)}")
+            self._say("absent", f"beginning without {self._named(missing)}", missing)
             return True
         needed = "" if enough else f" (at least {self._min_sites()} sites are needed)"
-        self._say(f"waiting for {', '.join(missing)} to connect{needed}")
+        self._say("waiting", f"waiting for {self._named(missing)} to connect{needed}", missing)
         return False
 
     def _waited(self, seconds: float) -> bool:
@@ -189,6 +220,10 @@ class Driver:
         """Says what the server refused since this began: several of a kind once."""
         for event in read_events(self._project.server)[self._heard :]:
             self._heard += 1
+            if event["event"] == STARTED:
+                write_event(self._folder, STARTED, SERVER, event["what"])
+            if event["event"] in (STARTED, CONNECTED, JOB_ENDED):
+                continue  # what follows from them is told
             sentence = f"{event['event']}: {event['sender']}: {event['what']}"
             if sentence not in self._told:
                 self._told.add(sentence)
@@ -226,10 +261,16 @@ class Driver:
             self._session.__exit__(None, None, None)
             self._session = None
 
-    def _say(self, sentence: str) -> None:
+    def _say(self, event: str, sentence: str, sites: Sequence[str] = ()) -> None:
+        """Tells something new, and writes it into the run's events."""
         if sentence != self._said:
             self._said = sentence
             self._tell(sentence)
+            write_event(self._folder, event, ", ".join(sites) or "coordinator", sentence)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def last_record(folder: Path, seed: int) -> Json | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from fedspray import files
 from fedspray.data.federation import Federation
 from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.ledger import write_event
 from fedspray.deploy.operations import processes
 from fedspray.deploy.operations.driver import Driver
 from fedspray.deploy.provisioning.kits import Address, make_kits
@@ -70,7 +71,7 @@ class LocalFederation:
                 self._start(kit)
 
             def look_after() -> None:
-                self._supervise()
+                self._supervise(tell)
                 self._wire.look()
                 tend()
 
@@ -83,11 +84,14 @@ class LocalFederation:
     def _start(self, kit: Path) -> None:
         self.pids[kit.name] = processes.start(kit, self._threads)
 
-    def _supervise(self) -> None:
+    def _supervise(self, tell: Callable[[str], None]) -> None:
         for kit in self._kits:
             if processes.running(kit) is None:
                 self.restarts += 1
                 self._start(kit)
+                sentence = f"process {self.pids[kit.name]} takes the place of {kit.name}, which ended"
+                tell(sentence)
+                write_event(self.project.run_folder(RUN), "restarted", kit.name, sentence)
 
     def _engine(self, result: Json, began: float) -> Json:
         folder = self.project.run_folder(RUN)

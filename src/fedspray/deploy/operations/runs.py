@@ -7,7 +7,7 @@ from typing import Any
 
 from fedspray import files
 from fedspray.deploy.agreement import check_name
-from fedspray.deploy.ledger import read_events
+from fedspray.deploy.ledger import presence, read_events
 from fedspray.deploy.locks import holder
 from fedspray.deploy.operations import processes
 from fedspray.deploy.operations.session import AdminSession, Unreachable
@@ -66,6 +66,7 @@ def project_status(project: Project) -> dict[str, Any]:
         "agreement": agreement.fingerprint(),
         "sites": {name: sorted(answering[name]) if name in answering else None for name in agreement.roster.clients},
         "without_certificate": project.without_certificate(),
+        "since": {name: since for name, (_, since) in presence(project.server).items()},
         "disabled": [name for name, member in members.read(project.server).items() if member.disabled],
         "events": read_events(project.server),
         "runs": {name: _run_status(project, name) for name in names},
@@ -101,5 +102,6 @@ def _run_status(project: Project, run: str) -> dict[str, Any]:
         "rounds": rounds,
         "waiting_for": progress.get("waiting_for") or [] if alive else [],
         "missed": missed_rounds(project, run),
+        "events": read_events(folder),
         "jobs": len(files.read_json(folder / "jobs.json")["jobs"]) if (folder / "jobs.json").exists() else 0,
     }

@@ -67,6 +67,8 @@ class RunController(Controller):  # type: ignore[misc]
         self._news = threading.Condition()
         self._exchange = _Exchange()
         self._absent: set[str] = set()
+        self._failing: dict[str, int] = {}
+        """Sites whose last answer was missing or wrong, and since which round."""
         self._largest = 0
         """Bytes of an answer's arrays at most."""
 
@@ -220,8 +222,19 @@ class RunController(Controller):  # type: ignore[misc]
                     "cpu_seconds": reply.cpu_seconds,
                     "bytes_up": sum(value.nbytes for value in arrays.values()),
                 }
+        self._tell_failures(ask.request.round_index, {name: site["failed"] for name, site in sites.items()})
         line = {"round": ask.request.round_index, "time": time.time(), "seconds": seconds, "sites": sites}
         self._recorder.add_exchange(ask.seed, line)
+
+    def _tell_failures(self, round_index: int, failed: Mapping[str, str | None]) -> None:
+        """Writes into the run's events which site begins to fail, why, and which answers again."""
+        for name, reason in failed.items():
+            if reason is not None and name not in self._failing:
+                self._failing[name] = round_index
+                self._recorder.tell("left out", name, f"from round {round_index} on: {reason}")
+            elif reason is None and name in self._failing:
+                first = self._failing.pop(name)
+                self._recorder.tell("answers again", name, f"in round {round_index}, for the first time since {first}")
 
 
 def _read(result: Shareable, largest: int) -> Reply | str:

@@ -3,6 +3,7 @@
 ::
 
     RUN/progress.json            now: state, round, who is waited for
+    RUN/events.jsonl             who failed since when and why; the driver adds jobs and restarts
     RUN/seed-0/exchanges.jsonl   every exchange: each site's answer, bytes and seconds
     RUN/seed-0/shared.safetensors   the server's state of the best round so far
 """
@@ -18,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from fedspray import files
+from fedspray.deploy.ledger import write_event
 from fedspray.engine.rounds import Progress
 from fedspray.errors import disk_full_at
 from fedspray.files import Json
@@ -48,6 +50,10 @@ class ProgressRecorder(Callback):
         with disk_full_at(self._folder / PROGRESS):
             temporary.write_text(json.dumps(self._now))
             temporary.replace(self._folder / PROGRESS)
+
+    def tell(self, event: str, site: str, what: str) -> None:
+        """Adds to the run's events."""
+        write_event(self._folder, event, site, what)
 
     def add_exchange(self, seed: int, line: Json) -> None:
         """Logs one exchange; an exchange that is repeated after a crash is there twice."""

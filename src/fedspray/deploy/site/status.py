@@ -2,8 +2,8 @@
 
 ::
 
-    KIT/status.json    written by the site's main process: `pid`; `state` ("connecting", "connected" or "refused");
-                       `reason`, the server's words; `time` of the last change or answer of the server
+    KIT/status.json    written by the site's main process: `pid`; `state` ("connecting", "connected", "refused" or
+                       "replaced") and `since` when; `reason`, the server's words; `time` of the server's last answer
 
 Nothing here imports torch, so that `fedspray site status` answers at once.
 """
@@ -23,6 +23,7 @@ import psutil
 
 from fedspray import files
 from fedspray.deploy.locks import PID_FILE, holder
+from fedspray.deploy.network.protocol import REPLACED
 from fedspray.deploy.provisioning.certificates import AUTHORITY, CERTIFICATE, KEY
 from fedspray.errors import DiskFull, InputError, MissingDataError, printable
 from fedspray.files import Json
@@ -37,10 +38,14 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 
 
 
 class Presence:
-    """Writes `status.json` in the site's main process."""
+    """Writes `status.json` in the site's main process.
+
+    `state` is "connecting", "connected", "refused", or "replaced" by another key; `since` when, and `time` when the
+    server answered last or the state changed.
+    """
 
     def __init__(self, kit: Path) -> None:
-        self._file, self._lock, self._state = kit / FILE, threading.Lock(), ""
+        self._file, self._lock, self._state, self._since = kit / FILE, threading.Lock(), "", ""
         self._note("connecting")
 
     def connected(self) -> None:
@@ -54,7 +59,7 @@ class Presence:
 
     def refused(self, reason: str) -> None:
         """The server said no."""
-        self._note("refused", printable(reason))
+        self._note("replaced" if reason == REPLACED else "refused", printable(reason))
 
     def follow(self, cell: Any) -> None:
         """Listens to what the server answers to NVFlare's log-in and heartbeats, and to the end of the connection."""
@@ -85,9 +90,11 @@ class Presence:
         cell.core_cell.set_cell_disconnected_cb(disconnected)
 
     def _note(self, state: str, reason: str | None = None) -> None:
-        content = {"pid": os.getpid(), "state": state, "reason": reason, "time": datetime.now(UTC).isoformat()}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         with self._lock, contextlib.suppress(OSError, DiskFull):  # a full disk must not end the connection
+            self._since = self._since if state == self._state else now
             self._state = state
+            content = {"pid": os.getpid(), "state": state, "since": self._since, "reason": reason, "time": now}
             files.write_json(self._file, content)
 
 
@@ -124,13 +131,17 @@ def server_of(kit: Path) -> tuple[str, int]:
 
 
 def look(kit: Path) -> Json:
-    """The `state` of a site ("connected", "connecting", "unreachable", "refused" or "stopped"), why, its processes."""
-    pid = holder(kit / PID_FILE)
-    if pid is None:
-        return {"state": "stopped", "reason": None, "pid": None, "job_pids": []}
-    told: Json = {}
+    """Whether a site is connected, to whom, and since when.
+
+    Its `state` is "connected", "connecting", "unreachable" (the server is down), "refused", "replaced" (another key
+    took its place) or "stopped"; `last_contact` is when the server answered it last.
+    """
+    pid, told = holder(kit / PID_FILE), Json()
     with contextlib.suppress(InputError):
         told = files.read_json(kit / FILE)
+    known = {"server": ":".join(map(str, server_of(kit))), "last_contact": told.get("time"), "since": told.get("since")}
+    if pid is None:
+        return {"state": "stopped", "reason": None, "pid": None, "job_pids": [], **known, "since": told.get("time")}
     state, reason = ask_server(kit)
     if state == "connected":  # we are; is the site's process too?
         state, reason = "connecting", None
@@ -139,7 +150,7 @@ def look(kit: Path) -> Json:
     jobs: list[int] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         jobs = [job.pid for job in psutil.Process(pid).children(recursive=True)]
-    return {"state": state, "reason": reason, "pid": pid, "job_pids": jobs}
+    return {"state": state, "reason": reason, "pid": pid, "job_pids": jobs, **known}
 
 
 def ask_server(kit: Path) -> tuple[str, str | None]:
