@@ -24,8 +24,9 @@ from fedspray.data.federation import Task
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.ledger import last_answers
 from fedspray.deploy.locks import PID_FILE, Lock
+from fedspray.deploy.network.protocol import REPLACED
 from fedspray.deploy.provisioning.kits import Address, make_kits
-from fedspray.deploy.site.status import FILE, Presence, ask_server, look
+from fedspray.deploy.site.status import FILE, Presence, ask_server, look, server_of
 from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
 
@@ -135,7 +136,10 @@ def test_a_process_that_is_connected_says_so_again_and_again(
             seen = look(kit)
     finally:
         lock.release()
-    assert seen == {"state": found, "reason": told.get("reason"), "pid": os.getpid(), "job_pids": seen["job_pids"]}
+    assert (seen["state"], seen["reason"], seen["pid"]) == (found, told.get("reason"), os.getpid())
+    host, port = server_of(kit)
+    assert (seen["server"], seen["since"]) == (f"{host}:{port}", content["since"])
+    assert seen["last_contact"] == told.get("time", content["time"])
 
 
 def test_what_is_written(tmp_path: Path) -> None:
@@ -190,3 +194,19 @@ def test_a_disk_that_is_full_does_not_end_the_connection(tmp_path: Path, monkeyp
 
 def full(stream: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_site_whose_key_was_replaced_is_told_apart_and_knows_since_when(
+    kits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presence = Presence(kits / "north")
+    presence.connected()
+    first = json.loads((kits / "north" / FILE).read_text())
+    monkeypatch.setattr("fedspray.deploy.site.status._now", lambda: "later")
+    presence.connected()
+    again = json.loads((kits / "north" / FILE).read_text())
+    assert (again["since"], again["time"]) == (first["since"], "later")
+    presence.refused("the coordinator disabled this site")
+    assert json.loads((kits / "north" / FILE).read_text())["state"] == "refused"
+    presence.refused(REPLACED)
+    assert json.loads((kits / "north" / FILE).read_text())["state"] == "replaced"

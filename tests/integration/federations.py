@@ -45,12 +45,13 @@ def result(process: subprocess.Popen[str], seconds: float = 300) -> dict[str, An
 
 
 def stable(summary: dict[str, Any]) -> dict[str, Any]:
-    """A result without what differs from run to run: times, processes."""
+    """A result without what differs from run to run (times, processes), and what only a run in one process can know."""
     kept = copy.deepcopy(summary)
-    kept.pop("engine", None)
+    for name in ("engine", "benefit"):
+        kept.pop(name, None)
     for row in kept["seeds"]:
-        row.pop("seconds")
-        row.pop("cpu_seconds")
+        for name in ("seconds", "cpu_seconds", "against_local"):
+            row.pop(name, None)
     return kept
 
 

@@ -70,8 +70,8 @@ class Driver:
         self._ready_since: float | None = None
         self._attempts, self._best = 0, (-1, -1)
         self._heard, self._told = len(read_events(project.server)), set[str]()
-        self._ended = ""
-        """The job whose end was told last."""
+        self._ended = self._aborted = ""
+        """The job whose end was told last, and why this driver ended the present one."""
 
     def drive(self) -> Json:
         """Returns the result; a run that cannot go on raises `RunStopped`."""
@@ -113,7 +113,7 @@ class Driver:
         elif self._due() and self._is_over(job):
             if job is not None and job != self._ended:
                 self._ended = job
-                why = self._why(job, progress)
+                why = self._aborted or why_ended(self._jobs()[-1], progress, self._project.server, self._open())
                 self._say("job ended", f"job {job} ended in round {progress.get('round', 0)}: {why}")
             self._submit(progress)
 
@@ -130,9 +130,13 @@ class Driver:
             answering = self._open().sites()
             back = [name for name in missing if name in answering and job not in answering[name]]
             if back:
-                self._say("back", f"{', '.join(back)} is back: starting again from the last round", back)
-                with contextlib.suppress(RuntimeError, ValueError):
-                    self._open().abort(job)
+                self._abort(job, "back", f"{', '.join(back)} is back: starting again from the last round", back)
+
+    def _abort(self, job: str, event: str, why: str, sites: Sequence[str]) -> None:
+        self._say(event, why, sites)
+        self._aborted = why
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._open().abort(job)
 
     def _is_over(self, job: str | None) -> bool:
         if job is None:
@@ -148,23 +152,6 @@ class Driver:
         if job in session.running():
             return False
         return time.monotonic() - self._alive > PATIENCE or self._job_time() < session.started()
-
-    def _why(self, job: str, progress: Json) -> str:
-        """Why a job ended, at which site, and when; NVFlare's own word if nothing better is known."""
-        own = progress if progress.get("job") == job else {}
-        if own.get("state") in ("failed", "stopped"):
-            return str(own["reason"])
-        for event in read_events(self._project.server):
-            if event["event"] == JOB_ENDED and f"job {job}:" in event["what"]:
-                code = event["what"].rpartition(" ")[2]
-                return f"the job process of {root_of(event['sender'])} ended (exit code {code}) at {event['time']}"
-        if own.get("state") == "aborted":
-            return "the coordinator ended it"
-        if self._job_time() < self._open().started():
-            return f"the server was restarted at {_moment(self._open().started())}"
-        if own.get("state") == "running":
-            return f"the server's job process ended after {_moment(own['time'])}"
-        return f"NVFlare says {self._open().status(job)}"
 
     def _named(self, sites: Sequence[str]) -> str:
         """Sites, and for those that lost their connection, when."""
@@ -189,7 +176,7 @@ class Driver:
             name = self._open().submit(job)
         again = f" again, from round {reached[1]}," if self._jobs() else ""
         self._keep([*self._jobs(), {"id": name, "time": time.time()}])
-        self._alive, self._ready_since = time.monotonic(), None
+        self._alive, self._ready_since, self._aborted = time.monotonic(), None, ""
         self._say("submitted", f"submitted{again} as job {name}")
 
     def _sites_are_ready(self) -> bool:
@@ -267,6 +254,22 @@ class Driver:
             self._said = sentence
             self._tell(sentence)
             write_event(self._folder, event, ", ".join(sites) or "coordinator", sentence)
+
+
+def why_ended(job: Json, progress: Json, server: Path, session: AdminSession) -> str:
+    """Why a job ended, at which site, and when; NVFlare's own word if nothing better is known."""
+    name, own = job["id"], progress if progress.get("job") == job["id"] else {}
+    if own.get("state") in ("failed", "stopped"):
+        return str(own["reason"])
+    for event in read_events(server):
+        if event["event"] == JOB_ENDED and f"job {name}:" in event["what"]:
+            code = event["what"].rpartition(" ")[2]
+            return f"the job process of {root_of(event['sender'])} ended (exit code {code}) at {event['time']}"
+    if job["time"] < session.started():
+        return f"the server was restarted at {_moment(session.started())}"
+    if own.get("state") == "running":
+        return f"the server's job process ended after {_moment(own['time'])}"
+    return f"NVFlare says {session.status(name)}"
 
 
 def _moment(seconds: float) -> str:

@@ -90,7 +90,7 @@ class Presence:
         cell.core_cell.set_cell_disconnected_cb(disconnected)
 
     def _note(self, state: str, reason: str | None = None) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = _now()
         with self._lock, contextlib.suppress(OSError, DiskFull):  # a full disk must not end the connection
             self._since = self._since if state == self._state else now
             self._state = state
@@ -175,6 +175,10 @@ def ask_server(kit: Path) -> tuple[str, str | None]:
     except OSError as error:
         return "unreachable", f"{host}:{port} does not answer ({error})"
     return "connected", None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _age(moment: str) -> float:
