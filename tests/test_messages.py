@@ -90,7 +90,7 @@ def test_every_algorithm_declares_every_key(name: str) -> None:
         assert key.weight is None or key.weight in declared
 
 
-NEED_ROWS = {"fed-pub", "fedgta", "fedlit", "gcfl", "gcfl-plus"}
+NEED_ROWS = {"fed-pub", "fedaux", "fedgta", "fedlit", "gcfl", "gcfl-plus"}
 
 
 def test_which_algorithms_need_the_rows_of_a_model() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedspray.algorithms.ditto import Ditto as Ditto
     from fedspray.algorithms.fed_pub import FedPub as FedPub
     from fedspray.algorithms.fedala import FedALA as FedALA
+    from fedspray.algorithms.fedaux import FedAux as FedAux
     from fedspray.algorithms.fedavg import FedAvg as FedAvg
     from fedspray.algorithms.fedgta import FedGTA as FedGTA
     from fedspray.algorithms.fedlit import FedLit as FedLit
@@ -114,6 +115,7 @@ _HOMES = {
     "fedspray.algorithms.ditto": ("Ditto",),
     "fedspray.algorithms.fed_pub": ("FedPub",),
     "fedspray.algorithms.fedala": ("FedALA",),
+    "fedspray.algorithms.fedaux": ("FedAux",),
     "fedspray.algorithms.fedavg": ("FedAvg",),
     "fedspray.algorithms.fedgta": ("FedGTA",),
     "fedspray.algorithms.fedlit": ("FedLit",),

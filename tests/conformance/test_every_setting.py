@@ -42,6 +42,7 @@ CHANGES: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {
         ("proxy_block_size", 10, {}),
         ("proxy_density", 0.5, {}),
     ],
+    "fedaux": [("sharpness", 3.0, {}), ("kernel_width", 0.5, {})],
     "fedala": [
         ("mixed_layers", 2, _SHARES),
         ("share_lr", 5.0, _SHARES),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedspray.nn.tree import Params
 
@@ -31,3 +32,26 @@ def mixed_models(models: Params, start: Params, sent: Params, shares: Tensor, cl
         name: grow(value, client_ids, start[name]).index_copy(0, rows, torch.tensordot(shares, sent[name], dims=1))
         for name, value in models.items()
     }
+
+
+def cosines(vectors: Tensor) -> Tensor:
+    """[K, K] of the rows [K, D]; two clients are never as alike as one is to itself, whatever rounding says."""
+    direction = functional.normalize(vectors, dim=1)
+    almost = 1 - torch.finfo(vectors.dtype).eps / 2
+    return (direction @ direction.T).clamp(-1, almost).fill_diagonal_(1)
+
+
+def shares_by(similarity: Tensor, num_train: Tensor, sharpness: float) -> Tensor:
+    """[K, K]: row k is how much of each client's model goes into client k's: softmax of ``sharpness`` · similarity.
+
+    Models of clients without training nodes count for nobody.
+    """
+    learned = num_train > 0
+    if not learned.any():  # nobody has learned anything: each keeps what it has
+        return torch.eye(len(similarity), dtype=similarity.dtype)
+    return (sharpness * similarity).masked_fill(~learned, -torch.inf).softmax(dim=1)
+
+
+def rounded(matrix: Tensor) -> list[list[float]]:
+    """For a round's record."""
+    return [[round(value, 4) for value in row] for row in matrix.tolist()]

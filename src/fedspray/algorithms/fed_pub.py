@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from fedspray.algorithms._personal import mixed_models, own_models
+from fedspray.algorithms._personal import cosines, mixed_models, own_models, rounded, shares_by
 from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -141,7 +140,7 @@ class FedPub(Algorithm[ServerState, ClientState]):
         """A new average for every client that took part; the others keep theirs."""
         sent = part_of(message, "gnn")
         similarity = self._similarity(sent, server.proxy)
-        shares = self._shares(similarity, message["num_train"])
+        shares = shares_by(similarity, message["num_train"], self.sharpness)
         gnn = mixed_models(server.gnn, server.start, sent, shares, client_ids)
         return replace(server, gnn=gnn, similarity=similarity)
 
@@ -173,21 +172,9 @@ class FedPub(Algorithm[ServerState, ClientState]):
         embeddings = torch.stack([answer(model, batch).mean(dim=0) for model in models])
         if self.centre:
             embeddings = embeddings - embeddings.mean(dim=0)
-        direction = functional.normalize(embeddings, dim=1)
-        almost = 1 - torch.finfo(dtype).eps / 2  # rounding must not make two models one
-        return (direction @ direction.T).clamp(-1, almost).fill_diagonal_(1)
-
-    def _shares(self, similarity: Tensor, num_train: Tensor) -> Tensor:
-        """[K, K]: row k is how much of each client's model goes into client k's."""
-        learned = num_train > 0
-        if not learned.any():  # nobody has learned anything: each keeps what it has
-            return torch.eye(len(similarity), dtype=similarity.dtype)
-        return (self.sharpness * similarity).masked_fill(~learned, -torch.inf).softmax(dim=1)
+        return cosines(embeddings)
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """The similarity matrix and the weights that follow, in the order of the record's ``trained``."""
-        shares = self._shares(server.similarity, message["num_train"])
-        return {
-            name: [[round(value, 4) for value in row] for row in matrix.tolist()]
-            for name, matrix in (("similarity", server.similarity), ("shares", shares))
-        }
+        shares = shares_by(server.similarity, message["num_train"], self.sharpness)
+        return {"similarity": rounded(server.similarity), "shares": rounded(shares)}

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms._personal import mixed_models, own_models
+from fedspray.algorithms._personal import mixed_models, own_models, rounded
 from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -137,7 +137,7 @@ class FedGTA(Algorithm[ServerState, ClientState]):
         shares = self._shares(message)
         return {
             "confidence": [round(value, 4) for value in message["confidence"].tolist()],
-            "shares": [[round(value, 4) for value in row] for row in shares.tolist()],
+            "shares": rounded(shares),
         }
 
     # ---- client -----------------------------------------------------------------------------------
