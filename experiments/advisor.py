@@ -50,7 +50,7 @@ def draw(number: int) -> tuple[str, Json, fs.Federation]:
 
 def _banks(rng: np.random.Generator, number: int) -> tuple[str, Json, fs.Federation]:
     clients, classes = int(rng.integers(2, 11)), int(rng.integers(2, 6))
-    knobs = {
+    knobs: Json = {
         "clients": clients,
         "nodes": clients * int(rng.integers(80, 401)),
         "classes": classes,

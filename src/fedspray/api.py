@@ -35,7 +35,7 @@ from fedspray.report.outcome import ComparisonResult
 from fedspray.runs import run as runs
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
 from fedspray.runs.conduct import conduct
-from fedspray.runs.models import PersonalModel
+from fedspray.runs.models import WEIGHTS, PersonalModel
 from fedspray.runs.result import RunResult
 from fedspray.runs.settings import Resolved, check_meaning, resolve
 from fedspray.studies.backends import Workers
@@ -209,11 +209,12 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     outcome.FILE: ComparisonResult.load,
     "manifest.json": Federation.load,
     "client.json": Client.load,
+    WEIGHTS: PersonalModel.load,
     ".safetensors": PersonalModel.load,
     ".npz": Graph.from_npz,
 }
 """The file in a folder, or the end of a file's name, that tells what it is."""
-_LOADABLE = "the folder of a run, comparison, federation or client, a model (.safetensors) or a graph (.npz)"
+_LOADABLE = "the folder of a run, comparison, federation, client or model, a model (.safetensors) or a graph (.npz)"
 
 
 def report(

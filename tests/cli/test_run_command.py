@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedspray import files
@@ -157,25 +158,32 @@ def test_predict_with_a_personal_model(tmp_path: Path, capsys: pytest.CaptureFix
 
     federation = build_federation("banks", nodes=400)
     federation.save(tmp_path / "banks")
-    run_json(capsys, *SMALL, "--out", str(tmp_path / "run"))
-    model = tmp_path / "run" / "seed-0" / "models" / "bank_02.safetensors"
+    reported = run_json(capsys, *SMALL, "--out", str(tmp_path / "run"))
+    model = tmp_path / "run" / "seed-0" / "models" / "bank_02"
     client = tmp_path / "banks" / "clients" / "bank_02"
     for graph in (client, client / "graph.npz"):
         out = tmp_path / f"{graph.name}.csv"
         summary = run_json(capsys, "predict", "--model", str(model), "--graph", str(graph), "--out", str(out))
         assert summary["nodes"] == 100
-        lines = out.read_text().splitlines()
-        assert lines[0] == "node,prediction,probability_0,probability_1"
-        table = np.loadtxt(out, delimiter=",", skiprows=1)
-        assert np.allclose(table[:, 2:].sum(axis=1), 1, atol=2e-6)
-        assert np.array_equal(table[:, 1], table[:, 2:].argmax(axis=1))
+        assert summary["accuracy"] == reported["seeds"][0]["clients"]["bank_02"]["overall"]
+        assert summary["accuracy_of"] == "test"
+        assert {part: row["nodes"] for part, row in summary["accuracies"].items()} == {
+            "train": 40,
+            "val": 30,
+            "test": 30,
+        }
+        table = pd.read_csv(out)
+        probabilities = table[["probability_0", "probability_1"]].to_numpy()
+        assert np.allclose(probabilities.sum(axis=1), 1, atol=2e-6)
+        assert np.array_equal(table["prediction"], probabilities.argmax(axis=1))
+        assert {"confidence", "minority_class", "neighbours", "neighbours_agree", "seen_as"} <= set(table)
 
 
 def test_predict_refuses_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from fedspray import Graph
 
     run_json(capsys, *SMALL, "--algorithm", "fedspray", "--out", str(tmp_path / "run"))
-    model = str(tmp_path / "run" / "seed-0" / "models" / "bank_02.safetensors")
+    model = str(tmp_path / "run" / "seed-0" / "models" / "bank_02")
     Graph.from_arrays(np.ones((3, 4)), [[0], [1]], [0, 1, 0]).to_npz(tmp_path / "other.npz")
     out = str(tmp_path / "p.csv")
     sentence = refused(capsys, "predict", "--model", model, "--graph", str(tmp_path / "other.npz"), "--out", out)

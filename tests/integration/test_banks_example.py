@@ -19,6 +19,7 @@ import pytest
 from fedspray.cli.main import run_command
 from fedspray.data.graph import Graph
 from fedspray.runs.models import PersonalModel
+from fedspray.runs.trained_on import PARTS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "banks"
 
@@ -51,6 +52,11 @@ def features_of(row: dict[str, str], described: list[dict[str, Any]]) -> list[fl
     return found
 
 
+def seen_in(model: PersonalModel) -> list[str]:
+    assert model.trained_on is not None
+    return [PARTS[part] for part in model.trained_on.parts]
+
+
 def _number(text: str, kind: str) -> float:
     if kind == "numeric":
         return float(text)
@@ -76,8 +82,15 @@ def test_five_commands_from_csv_to_predictions(tmp_path: Path, monkeypatch: pyte
         weights[pair] = weights.get(pair, 0.0) + float(row["amount"])  # type: ignore[index, arg-type]
     features = [features_of(row, schema["features"]) for row in people]
     logs = [math.log1p(weight) for weight in weights.values()]
-    graph = Graph.from_arrays(features, np.array(list(weights)).T, edge_weights=logs)
-    expected = PersonalModel.load("run/seed-0/models/north.safetensors").predict(graph)[:40]
+    labels = [("business", "household").index(row["segment"]) if "segment" in row else -1 for row in people]
+    graph = Graph.from_arrays(features, np.array(list(weights)).T, labels, edge_weights=logs)
+    model = PersonalModel.load("run/seed-0/models/north")
+    parts = dict(
+        zip(Graph.from_npz("three-banks/clients/north/graph.npz").node_names or (), seen_in(model), strict=True)
+    )
+    trained = np.array([parts.get(row["customer"]) == "train" for row in people])
+    assert trained.sum() == 224
+    expected = model.predict(graph, trained)[:40]
     found = rows_of("predictions.csv")
     assert [row["node"] for row in found] == [row["customer"] for row in people[:40]]
     shown = np.array([[float(row[f"probability_{name}"]) for name in ("business", "household")] for row in found])

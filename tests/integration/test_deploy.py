@@ -34,8 +34,10 @@ def test_the_same_metrics_and_weights_as_in_one_process(tmp_path: Path, algorith
     there = result(fedspray("deploy", "local", *run, "--out", tmp_path / "there"))
     assert numbers(stable(there)) == pytest.approx(numbers(stable(here)), abs=1e-6)
     for name in here["models"]:
-        mine, _ = store.read_tensors(tmp_path / "here" / "seed-0" / "models" / f"{name}.safetensors")
-        theirs, _ = store.read_tensors(tmp_path / "there" / "kits" / name / "models" / "run" / "seed-0.safetensors")
+        mine, _ = store.read_tensors(tmp_path / "here" / "seed-0" / "models" / name / "model.safetensors")
+        theirs, _ = store.read_tensors(
+            tmp_path / "there" / "kits" / name / "models" / "run" / "seed-0" / "model.safetensors"
+        )
         assert mine.keys() == theirs.keys()
         assert all(torch.allclose(mine[key], theirs[key], atol=1e-6) for key in mine)
     assert there["models"] == here["models"], "equal up to rounding, but not in their bits"

@@ -398,7 +398,7 @@ def test_an_eavesdropper_reads_nothing(federation: Federation) -> None:
     assert "bank_01" in result["models"]
     sent = sum(line["bytes"] for line in map(json.loads, (kit / "ledger.jsonl").read_text().splitlines()))
     assert len(tap.heard) > sent > 10_000, "the run went through the tap"
-    model, _ = store.read_tensors(kit / "models" / "run" / "seed-0.safetensors")
+    model, _ = store.read_tensors(kit / "models" / "run" / "seed-0" / "model.safetensors")
     weights = next(value for name, value in model.items() if name.endswith("embedding.weight"))
     secrets = [b"bank_01", b"class_proxies", b"num_train", b"evaluation.confusion", b"RunController"]
     secrets.append(weights.contiguous().numpy().tobytes()[:32])  # arrived with the last message

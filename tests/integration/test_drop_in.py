@@ -161,6 +161,6 @@ def test_a_killed_run_is_resumed_to_the_same_bits_and_predicts(lab: Path) -> Non
     assert killed["models"] == whole["models"]
     assert killed["overall"] == whole["overall"]
     build_federation("banks", nodes=400).clients[1].graph.to_npz(lab / "graph.npz")
-    model = "killed/seed-0/models/bank_01.safetensors"
+    model = "killed/seed-0/models/bank_01"
     fedspray(lab, "predict", "--model", model, "--graph", "graph.npz", "--out", "predictions.csv")
     assert len((lab / "predictions.csv").read_text().splitlines()) == 1 + 100

@@ -113,13 +113,13 @@ def test_a_fresh_run_reads_nothing_back(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_models_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    known = PersonalModel.__init__
+    known = PersonalModel.described
 
-    def counted(self: PersonalModel, client: str, *rest: Any) -> None:
-        made.append(client)
-        known(self, client, *rest)
+    def counted(self: PersonalModel, *given: Any) -> PersonalModel:
+        made.append(self.client)
+        return known(self, *given)
 
-    monkeypatch.setattr(PersonalModel, "__init__", counted)
+    monkeypatch.setattr(PersonalModel, "described", counted)
     result = fedspray.run(ragged_federation(), "fedavg", **SMALL)
     assert sorted(made) == sorted(result.models)
 

@@ -161,7 +161,7 @@ def test_a_folder_with_leftovers_of_a_kill_can_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["nan", "shape", "missing", "more"])
 def test_a_model_whose_weights_are_wrong_is_refused(how: str, finished: Path, tmp_path: Path) -> None:
-    path = finished / "seed-0" / "models" / "client_00.safetensors"
+    path = finished / "seed-0" / "models" / "client_00" / "model.safetensors"
     tensors, meta = store.read_tensors(path)
     name = "client.gnn.conv1.weight"
     if how == "nan":

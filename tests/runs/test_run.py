@@ -115,11 +115,13 @@ def test_seeds_may_be_numpys() -> None:
 
 def test_a_model_file_without_names_of_features_is_read(tmp_path: Path) -> None:
     federation = ragged_federation()
-    fedspray.run(federation, rounds=1, hidden=8, algorithm="local").models["client_00"].save(tmp_path / "new")
-    tensors, meta = store.read_tensors(tmp_path / "new")
+    fedspray.run(federation, rounds=1, hidden=8, algorithm="local").models["client_00"].save(
+        tmp_path / "new.safetensors"
+    )
+    tensors, meta = store.read_tensors(tmp_path / "new.safetensors")
     del meta["feature_names"]
     store.write_tensors(tmp_path / "old", tensors, meta)
-    old, new = PersonalModel.load(tmp_path / "old"), PersonalModel.load(tmp_path / "new")
+    old, new = (PersonalModel.load(tmp_path / name) for name in ("old", "new.safetensors"))
     graph = federation.clients[0].graph
     assert np.array_equal(old.predict(graph), new.predict(graph))
 

@@ -9,7 +9,7 @@ does the reported round: the loss is that of the algorithm itself. FedSpray 2 ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from typing import Any, ClassVar
@@ -165,6 +165,9 @@ class _Shifted(Algorithm[ServerState, ClientState]):
 
     def alone_logits(self, client: ClientState, batch: GraphBatch) -> Tensor | None:
         return self.inner.alone_logits(client.inner, batch)
+
+    def votes(self, client: ClientState, message: Message, batch: GraphBatch) -> Mapping[str, Tensor]:
+        return self.inner.votes(client.inner, _without(message), batch)
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         return {**self.inner.diagnostics(server.inner, _without(message)), _DOWN: self._choice(server)}

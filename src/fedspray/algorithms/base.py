@@ -146,6 +146,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """Logits [N, C] of the models that the clients would have had alone, where the algorithm trains them anyway."""
         return None
 
+    def votes(self, client: ClientT, message: Message, batch: GraphBatch) -> Mapping[str, Tensor]:
+        """Logits [N, C] of the parts that a prediction is made of, by name, where there are several: who says what."""
+        return {}
+
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
         """What else to write into a round's record (JSON values), from the new server state and the clients' own rows.
 

@@ -330,6 +330,10 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         mixed = (1 - share) * logits.log_softmax(dim=1) + share * feature_logits.log_softmax(dim=1)
         return mixed.log_softmax(dim=1)
 
+    def votes(self, client: ClientState, message: Message, batch: GraphBatch) -> dict[str, Tensor]:
+        """The GNN and the feature head, whatever the blend."""
+        return {"gnn": self.backbone.logits(client.gnn, batch), "shared_head": self._feature_logits(message, batch)}
+
     def _feature_logits(self, message: Message, batch: GraphBatch) -> Tensor:
         """The logits of q for all nodes, [N, C]."""
         return _head(part_of(message, "encoder"), "feature_head", self._embed(message, batch), batch.rows)

@@ -361,6 +361,13 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         is_known = self._is_safe and self.distill_weight == 0 and client.alone is not None
         return self._kept_logits(client, batch) if is_known else None
 
+    def votes(self, client: ClientState, message: Message, batch: GraphBatch) -> dict[str, Tensor]:
+        """The GNN, which is the kept one where a client went back to it, and the teacher."""
+        own, taught = self._both(client, message, batch)
+        if client.alone is not None and client.alone.any():
+            own = torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), own)
+        return {"gnn": own, "shared_head": taught}
+
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The shifted blend, or what the kept GNN says where a client went back to it."""
         logits = self._shifted(client, message, batch)

@@ -13,19 +13,17 @@ from fedspray.cli.tables import progress
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from fedspray.data.graph import Graph
+    from fedspray.runs.predictions import Asked
 
 
 @examples(
-    "fedspray predict --model runs/pubmed/seed-0/models/client_01.safetensors --graph mine.npz --out predictions.csv",
-    "fedspray predict --model north.safetensors --nodes new.csv --known old.csv --edges all.csv --out new.parquet",
+    "fedspray predict --model runs/pubmed/seed-0/models/client_01 --graph mine.npz --out predictions.csv",
+    "fedspray predict --model north --nodes new.csv --known old.csv --edges all.csv --out new.parquet",
+    "fedspray predict --model north --nodes all.csv --edges all-edges.csv --only-new --out new.parquet",
 )
 def predict(
     *,
-    model: Annotated[Path, flag("A personal model: RUN/seed-…/models/CLIENT.safetensors.", "FILE")],
+    model: Annotated[Path, flag("A personal model: RUN/seed-…/models/CLIENT.", "DIR")],
     graph: Annotated[Path | None, flag("A client's folder, or a graph in npz format.", "DIR|FILE.npz")] = None,
     nodes: Annotated[
         list[str] | None,
@@ -35,38 +33,52 @@ def predict(
     known: Annotated[
         list[str] | None, flag("Tables of further nodes, there for their edges and not predicted.", "FILE")
     ] = None,
+    only_new: Annotated[bool, flag("Leave out nodes that were in the graph that the model was trained on.")] = False,
     out: Annotated[Path, flag("The predictions.", "FILE.csv|FILE.parquet")],
     as_json: AsJson = False,
 ) -> None:
     """Predict the class of every node of a graph, or of rows of a table, with a client's personal model."""
-    from fedspray.report.files import check_target, write_predictions
+    from fedspray.report.files import check_target, write_frame
     from fedspray.runs.models import PersonalModel
 
     output = Output(as_json)
     check_target(out, (".csv", ".parquet"), "--out")
     personal = PersonalModel.load(model)
-    whole, chosen, problems = _read(output, personal.task.schema, graph, nodes, edges, known)
-    probabilities = personal.predict(whole)[chosen]
-    names = None if whole.node_names is None else [whole.node_names[node] for node in chosen]
-    write_predictions(out, probabilities, names, personal.task.class_names)
-    labels = whole.labels[chosen]
-    labelled = labels >= 0
-    accuracy = float((probabilities.argmax(axis=1) == labels)[labelled].mean()) if labelled.any() else None
+    asked = _read(output, personal.task.schema, graph, nodes, edges, known)
+    found = personal.predictions(asked, only_new=only_new)
+    write_frame(out, found.frame)
+    part = found.headline
     summary = {
         "model": str(model),
         "client": personal.client,
-        "nodes": len(chosen),
-        "labelled_nodes": int(labelled.sum()),
-        "accuracy": accuracy,
-        "problems": problems,
+        "nodes": len(found.nodes),
+        "labelled_nodes": int((found.graph.labels[found.nodes] >= 0).sum()),
+        "accuracy": None if part is None else found.accuracies[part]["accuracy"],
+        "accuracy_of": part,
+        "accuracies": found.accuracies,
+        "calibrated": personal.facts.get("calibration") is not None,
+        "problems": dict(asked.problems),
         "out": str(out),
     }
     if not as_json:
-        told = f"{len(chosen):,} nodes predicted with the model of {escape(personal.client)} → {escape(str(out))}"
-        if accuracy is not None:
-            told += f" (accuracy on the {int(labelled.sum()):,} labelled ones: {100 * accuracy:.1f}%)"
-        output.show(told)
+        output.show(
+            f"{len(found.nodes):,} nodes predicted with the model of {escape(personal.client)} → {escape(str(out))}"
+        )
+        for name, row in found.accuracies.items():
+            output.show(f"accuracy on {row['nodes']:,} {_KINDS[name]}: {100 * row['accuracy']:.1f}%")
+        if not summary["calibrated"]:
+            output.note("confidences are not calibrated: the model does not know any validation nodes")
     output.result(summary)
+
+
+_KINDS = {
+    "new": "labelled nodes that the model has never seen",
+    "train": "nodes that the model was trained on",
+    "val": "validation nodes, on which its round was chosen",
+    "test": "test nodes",
+    "unlabelled": "nodes that had no label in training",
+    "unknown": "labelled nodes; the model cannot tell whether it was trained on them",
+}
 
 
 def _read(
@@ -76,27 +88,21 @@ def _read(
     nodes: list[str] | None,
     edges: list[str] | None,
     known: list[str] | None,
-) -> tuple[Graph, NDArray[np.int64], dict[str, int]]:
-    """The graph, which of its nodes to predict, and how many rows of its tables had a problem, by kind."""
-    import numpy as np
-
+) -> Asked:
+    """The graph, and which of its nodes to predict."""
     from fedspray.data.reading import read_graph
-    from fedspray.tables.importing import import_new
-    from fedspray.tables.schema import Schema
+    from fedspray.runs.predictions import ask
 
     if (graph is None) == (nodes is None):
         raise InputError("give either --graph or --nodes, what to predict")
-    if graph is not None:
-        if edges or known:
-            raise InputError("--graph is a whole graph, so --edges and --known do not go with it")
-        whole = read_graph(graph)
-        return whole, np.arange(whole.num_nodes), {}
-    if schema is None:
+    if graph is not None and (edges or known):
+        raise InputError("--graph is a whole graph, so --edges and --known do not go with it")
+    if graph is None and schema is None:
         raise InputError(
             "the model was not trained on imported tables, so it has no schema to read --nodes: give --graph"
         )
     with progress(output) as told:
-        made, chosen = import_new(Schema.from_toml(schema), nodes or [], edges, known or [], on_progress=told)
-    for sentence in made.problems.sentences:
+        asked = ask(schema, nodes if graph is None else read_graph(graph), edges, known, told)
+    for sentence in asked.sentences:
         output.note(sentence)
-    return made.whole(), np.flatnonzero(chosen), dict(made.problems.counts)
+    return asked

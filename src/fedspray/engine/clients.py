@@ -6,6 +6,7 @@ survive a restart and are saved with its model, but algorithms do not see them a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +60,13 @@ def predict_alone(algorithm: AnyAlgorithm, state: Any, batch: GraphBatch) -> Ten
     if isinstance(state, WithBuffers):
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
     return algorithm.alone_logits(state, _seen(algorithm, batch))
+
+
+def votes(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch) -> Mapping[str, Tensor]:
+    """What the parts of a model predict, where it has several."""
+    if isinstance(state, WithBuffers):
+        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
+    return algorithm.votes(state, message, _seen(algorithm, batch))
 
 
 def _seen(algorithm: AnyAlgorithm, batch: GraphBatch) -> GraphBatch:

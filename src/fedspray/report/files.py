@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import tempfile
 from collections.abc import Sequence
@@ -13,8 +11,7 @@ from typing import TYPE_CHECKING
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    import pandas as pd
 
 
 def check_target(path: Path, suffixes: Sequence[str], option: str) -> None:
@@ -54,40 +51,17 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def write_predictions(
-    path: Path,
-    probabilities: NDArray[np.float64],
-    node_names: Sequence[str] | None,
-    class_names: Sequence[str] | None,
-) -> None:
-    """Writes node, predicted class and the probability of every class, as CSV or Parquet.
-
-    Args:
-        path: where to.
-        probabilities: [N, C].
-        node_names, class_names: used instead of numbers where they are known.
-    """
-    classes = list(class_names or map(str, range(probabilities.shape[1])))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["node", "prediction", *(f"probability_{name}" for name in classes)])
-    for i, row in enumerate(probabilities):
-        name = i if node_names is None else node_names[i]
-        writer.writerow([name, classes[int(row.argmax())], *(f"{value:.6f}" for value in row)])
-    content = text.getvalue()
-    write_file(path, _as_parquet(content) if path.suffix.lower() == ".parquet" else content)
-
-
-def _as_parquet(text: str) -> bytes:
-    """A table in CSV as Parquet: numbers as numbers, names as text."""
+def write_frame(path: Path, frame: pd.DataFrame) -> None:
+    """Writes a table as CSV, with six digits, or as Parquet."""
+    if path.suffix.lower() == ".csv":
+        write_file(path, frame.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+        return
     import duckdb
 
     with tempfile.TemporaryDirectory() as folder:
-        source, target = (Path(folder) / name for name in ("table.csv", "table.parquet"))
-        source.write_text(text, encoding="utf-8")
-        read = f"read_csv('{source}', header=true, types={{'node': 'VARCHAR', 'prediction': 'VARCHAR'}})"
-        duckdb.connect().execute(f"COPY (SELECT * FROM {read}) TO '{target}' (FORMAT parquet)")
-        return target.read_bytes()
+        target = Path(folder) / "table.parquet"
+        duckdb.connect().register("given", frame).execute(f"COPY given TO '{target}' (FORMAT parquet)")
+        write_file(path, target.read_bytes())
 
 
 def _choices(suffixes: Sequence[str]) -> str:

@@ -1,9 +1,18 @@
-"""Personal models: what a client keeps after a run, as one file, usable without the run."""
+"""Personal models: what a client keeps after a run, usable without it.
+
+::
+
+    CLIENT/model.safetensors       the whole model: weights, settings, schema, figures; all that a program reads
+    CLIENT/trained-on.safetensors  which nodes it has seen; may be left out
+    CLIENT/model.json              the same settings and figures, for people and other programs
+    CLIENT/schema.toml             how tables become its features, if it was trained on tables
+    CLIENT/README.md               the model card
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +20,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedspray import files
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
-from fedspray.data.reading import read_graph
 from fedspray.display import count, line
 from fedspray.engine import clients
 from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError
+from fedspray.evaluation.calibration import expected_error, fit_temperature, loss_at, scaled
 from fedspray.experiment import RunSettings
+from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.runs import store
+from fedspray.runs.model_card import card
+from fedspray.runs.predictions import Asked, Predictions, agreeing_neighbours, ask
 from fedspray.runs.settings import resolve, values_of
+from fedspray.runs.trained_on import FILE as TRAINED_ON
+from fedspray.runs.trained_on import NEW, TRAIN, TrainedOn
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from fedspray.runs.predictions import Nodes, Table
+
+ENDING = ".safetensors"
+WEIGHTS = f"model{ENDING}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,35 +57,127 @@ class PersonalModel:
     task: Task
     snapshot: Snapshot
     settings: RunSettings
+    facts: Json = field(default_factory=dict)
+    """What is known of its training: see `described`. Empty for models of older versions."""
+    trained_on: TrainedOn | None = None
+    """The nodes that it has seen; None where that was not kept."""
 
     def __repr__(self) -> str:
         names = self.settings.algorithm, self.settings.backbone
         return line(self, f"client {self.client}", *names, f"round {self.snapshot.round_index}", self.task)
 
     def predict(
-        self, data: Graph | Client | Data | str | Path, train: NDArray[np.bool_] | None = None
+        self,
+        data: Nodes,
+        train: NDArray[np.bool_] | None = None,
+        *,
+        edges: Table | Sequence[Table] | None = None,
+        known: Table | Sequence[Table] | None = None,
     ) -> NDArray[np.float64]:
-        """Class probabilities [N, C] for the nodes of a graph with the same features.
+        """Class probabilities [n, C].
 
         Args:
             data: a graph, a client, a PyTorch Geometric ``Data``, or the path of a client's folder or of a graph in
-                npz format.
-            train: [N], which of them the model may take as labelled; None: none of them. It matters to algorithms
-                that look at labels of neighbours (`fedspray2`).
+                npz format: all its nodes are predicted. Or a table of nodes, read through the model's schema: a data
+                frame or the path of a file, or several.
+            train: [N], whose labels the model may look at, which matters to algorithms that look at labels of
+                neighbours (`fedspray2`). None: those of nodes that it was trained on, and of labelled ``known`` nodes
+                that it has never seen.
+            edges: tables of edges, with a table of nodes.
+            known: tables of further nodes, there for their edges and not predicted.
         """
-        batch = self._batch(data, train)
-        with torch.no_grad():
-            logits, _ = clients.predict(self.algorithm, self.snapshot.client, self.snapshot.message, batch)
-        return _probabilities(logits)
+        return self.predictions(data, train, edges=edges, known=known).probabilities
+
+    def predictions(
+        self,
+        data: Nodes | Asked,
+        train: NDArray[np.bool_] | None = None,
+        *,
+        edges: Table | Sequence[Table] | None = None,
+        known: Table | Sequence[Table] | None = None,
+        only_new: bool = False,
+    ) -> Predictions:
+        """The same with confidences, reasons, and what each node was to the model.
+
+        Args:
+            data, train, edges, known: as above.
+            only_new: leave out nodes that were in the graph that it was trained on.
+        """
+        asked = data if isinstance(data, Asked) else ask(self.task.schema, data, edges, known)
+        graph, wanted = asked.graph, asked.wanted
+        parts = None if self.trained_on is None else self.trained_on.parts_of(graph)
+        if only_new:
+            if parts is None:
+                raise InputError(
+                    "whether a node is new cannot be told: the model does not know which nodes it was trained on, or "
+                    "nodes have no names"
+                )
+            wanted = wanted & (parts == NEW)
+            if not wanted.any():
+                raise InputError("no node is new: the model was trained on a graph that holds all of them")
+        if train is None:
+            fresh = np.zeros_like(wanted) if parts is None else parts == TRAIN
+            unseen = ~wanted if parts is None else ~wanted & (parts == NEW)
+            train = (fresh | unseen) & graph.labelled
+        logits, loss_logits, votes = self._outputs(graph, train)
+        classes, nodes = logits.argmax(axis=1), np.flatnonzero(wanted)
+        agreeing = agreeing_neighbours(graph, np.where(train, graph.labels, classes))
+        names = self.task.class_names or tuple(map(str, range(self.task.num_classes)))
+        return Predictions(
+            graph=graph,
+            nodes=nodes,
+            probabilities=scaled(logits, 1.0)[nodes],
+            confidence=_confidence(self.facts, logits, loss_logits)[nodes],
+            agreeing=agreeing[nodes],
+            votes={name: said.argmax(axis=1)[nodes] for name, said in votes.items()},
+            parts=None if parts is None else parts[nodes],
+            majority=self.facts.get("majority"),
+            class_names=names,
+        )
 
     def predict_alone(self, data: Graph, train: NDArray[np.bool_] | None = None) -> NDArray[np.float64] | None:
         """The same of the model that the client would have had alone, where the algorithm trains that anyway."""
         with torch.no_grad():
             logits = clients.predict_alone(self.algorithm, self.snapshot.client, self._batch(data, train))
-        return None if logits is None else _probabilities(logits)
+        return None if logits is None else scaled(_array(logits), 1.0)
 
-    def _batch(self, data: Graph | Client | Data | str | Path, train: NDArray[np.bool_] | None) -> GraphBatch:
-        graph = _as_graph(data)
+    def described(self, client: Client, dataset: str) -> PersonalModel:
+        """The same model with what can be said of it on the data of its client: figures, and a temperature."""
+        labels, split = client.graph.labels, client.split
+        logits, loss_logits, _ = self._outputs(client.graph, split.train)
+        classes, shape = logits.argmax(axis=1), (self.task.num_classes,) * 2
+        parts = {"train": split.train, "val": split.val, "test": split.test}
+        facts: Json = {
+            "dataset": dataset,
+            "nodes": client.graph.num_nodes,
+            "edges": client.graph.num_edges,
+            "majority": client.majority_class,
+            "confusion": {
+                name: np.bincount(labels[m] * shape[0] + classes[m], minlength=shape[0] ** 2).reshape(shape).tolist()
+                for name, m in parts.items()
+            },
+            "calibration": None,
+        }
+        if split.val.any():
+            facts["calibration"] = _calibration(logits, loss_logits, labels, split.val)
+            right, sure = classes == labels, _confidence(facts, logits, loss_logits)
+            for name, values in (("before", scaled(logits, 1.0).max(axis=1)), ("after", sure)):
+                errors = {part: expected_error(values[parts[part]], right[parts[part]]) for part in ("val", "test")}
+                facts["calibration"][name] = errors
+        return replace(self, facts=facts, trained_on=TrainedOn.of(client))
+
+    def _outputs(
+        self, graph: Graph, train: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, dict[str, NDArray[np.float64]]]:
+        """Logits [N, C] of predictions, of probabilities if those are others, and of the model's parts."""
+        batch, (client, message) = self._batch(graph, train), (self.snapshot.client, self.snapshot.message)
+        with torch.no_grad():
+            logits, loss_logits = clients.predict(self.algorithm, client, message, batch)
+            votes = clients.votes(self.algorithm, client, message, batch)
+        told = {name: _array(value) for name, value in votes.items()}
+        return _array(logits), None if loss_logits is None else _array(loss_logits), told
+
+    def _batch(self, graph: Graph, train: NDArray[np.bool_] | None) -> GraphBatch:
         if graph.num_features != self.task.num_features:
             raise InputError(
                 f"the graph has {graph.num_features} features per node, "
@@ -86,9 +196,10 @@ class PersonalModel:
         """sha256 of the model's weights."""
         return store.digest(self._tensors())
 
-    def save(self, path: str | Path) -> None:
-        """Writes the model as one safetensors file."""
-        meta = {
+    @property
+    def meta(self) -> Json:
+        """Everything about the model but its weights."""
+        return {
             "client": self.client,
             "client_id": self.client_id,
             "round": self.snapshot.round_index,
@@ -101,15 +212,32 @@ class PersonalModel:
             "backbone": self.settings.backbone,
             "values": values_of(self.algorithm),
             "dtype": self.settings.dtype,
+            **({"facts": self.facts} if self.facts else {}),
         }
-        store.write_tensors(Path(path), self._tensors(), meta)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model: a folder, with a card for people; or, where the path ends so, one safetensors file."""
+        target = Path(path)
+        if target.suffix == ENDING:
+            store.write_tensors(target, self._tensors(), self.meta)
+            return
+        target.mkdir(parents=True, exist_ok=True)
+        described = {**{k: v for k, v in self.meta.items() if k != "schema"}, "sha256": self.digest()}
+        files.write_json(target / "model.json", described)
+        files.write_text(target / "README.md", card(described))
+        if self.task.schema is not None:
+            files.write_text(target / "schema.toml", self.task.schema)
+        if self.trained_on is not None:
+            self.trained_on.save(target / TRAINED_ON)
+        store.write_tensors(target / WEIGHTS, self._tensors(), self.meta)
 
     @classmethod
     def load(cls, path: str | Path) -> PersonalModel:
         """Reads what `save` wrote."""
-        tensors, meta = store.read_tensors(Path(path))
+        file = _weights_of(Path(path))
+        tensors, meta = store.read_tensors(file)
         if "algorithm" not in meta or "client" not in meta:
-            raise InputError(f"{path} is not a personal model, but one is needed: RUN/seed-…/models/CLIENT.safetensors")
+            raise InputError(f"{path} is not a personal model, but one is needed: RUN/seed-…/models/CLIENT")
         settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
         run = resolve(settings)
         names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
@@ -124,7 +252,10 @@ class PersonalModel:
         _check_tensors(str(path), tensors, expected)
         client = tree.restore(template, tree.part_of(tensors, "client"))
         snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
-        return cls(meta["client"], meta["client_id"], run.algorithm, task, snapshot, settings)
+        seen = TrainedOn.load(file.with_name(TRAINED_ON)) if file.name == WEIGHTS else None
+        return cls(
+            meta["client"], meta["client_id"], run.algorithm, task, snapshot, settings, meta.get("facts", {}), seen
+        )
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {**tree.flatten(self.snapshot.client, "client"), **tree.prefixed("message", self.snapshot.message)}
@@ -134,8 +265,8 @@ class ModelFiles(Mapping[str, PersonalModel]):
     """The personal models of some clients in a folder; each is read when it is asked for."""
 
     def __init__(self, folder: Path, clients: Iterable[str]) -> None:
-        files = {client: folder / f"{client}.safetensors" for client in clients}
-        self._files = {client: file for client, file in files.items() if file.exists()}
+        found = {client: _weights_of(folder / client) for client in clients}
+        self._files = {client: file for client, file in found.items() if file.exists()}
 
     def __repr__(self) -> str:
         return line(self, count(len(self), "model"))
@@ -164,24 +295,44 @@ def _check_tensors(path: str, given: Mapping[str, torch.Tensor], expected: Mappi
             raise InputError(f"{path} is damaged: {name} holds numbers that are not finite")
 
 
-def _probabilities(logits: torch.Tensor) -> NDArray[np.float64]:
-    return np.asarray(logits.double().softmax(dim=1).numpy())
+def _array(logits: torch.Tensor) -> NDArray[np.float64]:
+    return np.asarray(logits.double().numpy())
 
 
-def _as_graph(data: object) -> Graph:
-    if isinstance(data, Graph):
-        return data
-    if isinstance(data, Client):
-        return data.graph
-    if isinstance(data, str | Path):
-        return read_graph(data)
-    if type(data).__module__.startswith("torch_geometric."):
-        pyg: Any = data
-        return Graph.from_pyg(pyg)
-    raise InputError(
-        f"the graph is a {type(data).__name__}, but must be a Graph, a Client, a PyTorch Geometric Data or a path: "
-        "Graph.from_arrays makes one of arrays"
-    )
+def _calibration(
+    logits: NDArray[np.float64],
+    loss_logits: NDArray[np.float64] | None,
+    labels: NDArray[np.int64],
+    val: NDArray[np.bool_],
+) -> Json:
+    """The temperature for validation nodes, of whatever has the smaller loss then: predictions may be shifted away
+    from probabilities, and a client may have gone back to a model that these are not of."""
+    sources = {"predictions": logits, **({} if loss_logits is None else {"probabilities": loss_logits})}
+    fitted = {name: fit_temperature(source[val], labels[val]) for name, source in sources.items()}
+    best = min(fitted, key=lambda name: loss_at(fitted[name], sources[name][val], labels[val]))
+    return {"temperature": fitted[best], "of": best, "nodes": int(val.sum())}
+
+
+def _confidence(
+    facts: Json, logits: NDArray[np.float64], loss_logits: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    """[N]: of the predicted classes; calibrated, if validation nodes said how."""
+    known = facts.get("calibration")
+    if known is None:
+        return np.asarray(scaled(logits, 1.0).max(axis=1))
+    source = logits if loss_logits is None or known["of"] == "predictions" else loss_logits
+    return np.asarray(scaled(source, known["temperature"])[np.arange(len(logits)), logits.argmax(axis=1)])
+
+
+def _weights_of(path: Path) -> Path:
+    """The file with the weights: in a model's folder, also if its name got an ending here, or the path itself."""
+    plain = path.with_suffix("") if path.suffix == ENDING and not path.exists() else path
+    if (plain / WEIGHTS).is_file():
+        return plain / WEIGHTS
+    single = path.with_name(f"{path.name}{ENDING}")
+    if path.is_dir():
+        raise InputError(f"{path} is not a personal model: it has no {WEIGHTS}")
+    return single if single.is_file() and not path.exists() else path
 
 
 def _single_node(task: Task, dtype: torch.dtype) -> GraphBatch:

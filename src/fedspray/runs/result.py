@@ -68,10 +68,8 @@ class SeedResult:
 
     def save(self, folder: Path) -> None:
         """Writes the models and class vectors into the seed's folder."""
-        if self.models:
-            (folder / "models").mkdir(exist_ok=True)
         for name, model in self.models.items():
-            model.save(folder / "models" / f"{name}.safetensors")
+            model.save(folder / "models" / name)
         if self.proxies is not None:
             self.proxies.save(folder / proxies.FILE)
 

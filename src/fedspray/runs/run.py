@@ -230,13 +230,13 @@ class _LocalHost(LocalEngine):
         nodes.NodeTable.from_models(self._federation, models).save(folder / nodes.FILE)
 
     def models(self) -> Mapping[str, PersonalModel]:
-        names = self._roster.clients
-        return {
-            names[k]: PersonalModel(
-                names[k], k, self.algorithm_of(k), self._roster.task, snapshot, self._settings.of_client(names[k])
-            )
-            for k, snapshot in self.personal_models().items()
-        }
+        found = {}
+        for k, snapshot in self.personal_models().items():
+            client, task = self._federation.clients[k], self._roster.task
+            settings = self._settings.of_client(client.name)
+            model = PersonalModel(client.name, k, self.algorithm_of(k), task, snapshot, settings)
+            found[client.name] = model.described(client, self._roster.name)
+        return found
 
     def digests(self, models: Mapping[str, PersonalModel]) -> Mapping[str, str]:
         return {name: model.digest() for name, model in models.items()}

@@ -21,7 +21,7 @@ from fedspray.tables.parts import fixed_split
 from fedspray.tables.problems import Problems
 from fedspray.tables.rows import Rows, fetch, number_ends, number_nodes, read_clients, read_labels
 from fedspray.tables.schema import STRUCTURE, Edges, Schema, SplitChoice
-from fedspray.tables.sources import Source, find_files, load_sources
+from fedspray.tables.sources import Source, find_files, load_sources, with_column
 from fedspray.tables.structure import structural_features
 from fedspray.tables.suspects import column_traps
 
@@ -141,9 +141,11 @@ def import_new(
         open_schema = replace(open_schema, edges=Edges())
     with Database.open(memory, on_progress) as database:
         first, second = load_sources(database, open_schema, [*nodes, *known], edges)
-        if schema.nodes.label not in first.columns:
+        if not any(schema.nodes.label in file.columns for file in first.files):
             unlabelled = replace(open_schema.nodes, label=None, classes=None, class_names=None)
             open_schema = replace(open_schema, nodes=unlabelled)
+        elif schema.nodes.label is not None:
+            first = with_column(database, first, schema.nodes.label)
         imported = read_database(database, open_schema, first, second, strict=False)
     if imported.files is None or schema.nodes.query is not None:
         return imported, np.ones(imported.graph.num_nodes, np.bool_)

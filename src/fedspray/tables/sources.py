@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -79,6 +79,15 @@ def load_sources(
         if None not in first | second and lonely:
             raise InputError(f"client {lonely[0]!r} has only one of the two kinds of files, nodes and edges")
     return sources["nodes"], sources["edges"]
+
+
+def with_column(database: Database, source: Source, name: str) -> Source:
+    """The same files, where those that lack a column have it without a value."""
+    for file in source.files:
+        if name not in file.columns:
+            database.run(f"ALTER TABLE {quoted(file.table)} ADD COLUMN {quoted(name)} VARCHAR")
+    files = [replace(file, columns=tuple(dict.fromkeys((*file.columns, name)))) for file in source.files]
+    return Source(source.what, files)
 
 
 _Tables = dict[str | None, dict[str, Loaded]]

@@ -3,7 +3,7 @@
 ::
 
     KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds, and the hash of the data
-    KIT/models/RUN/seed-0.safetensors           the personal model, for `fedspray predict`
+    KIT/models/RUN/seed-0/                      the personal model, for `fedspray predict`
     KIT/models/RUN/seed-0.benefit.json          whether federating helped this site, where that is known
 """
 
@@ -157,10 +157,10 @@ class SiteRun:
         settings = self._agreement.settings.of_client(self._site.name)
         task = replace(self._agreement.roster.task, schema=self._schema)
         model = PersonalModel(self._site.name, self._id, worker.algorithm, task, snapshot, settings)
+        data = self._site.client(self._agreement, seed)
         folder = self._site.folder / "models" / self._run
-        folder.mkdir(parents=True, exist_ok=True)
-        model.save(folder / f"seed-{seed}.safetensors")
-        counts = benefit.counted(self._site.client(self._agreement, seed), model)
+        model.described(data, self._agreement.roster.name).save(folder / f"seed-{seed}")
+        counts = benefit.counted(data, model)
         if counts is not None:
             found = benefit.of_client([counts])
             said = None if found["all"] is None else benefit.sentence(self._site.name, found)
