@@ -51,7 +51,7 @@ def test_a_model_gives_the_test_accuracy_of_its_run(algorithm: str, named: Feder
     result = fs.run(named, algorithm, rounds=4, hidden=8, out=tmp_path / "run", progress=False)
     for client in named.clients:  # as it was saved: its split is not that of the run
         reported = result.seeds[0].metrics["clients"][client.name]["overall"]
-        for model in (result.models[client.name], fs.load(tmp_path / "run/seed-0/models" / client.name)):
+        for model in (result.models[client.name], PersonalModel.load(tmp_path / "run/seed-0/models" / client.name)):
             found = model.predictions(client)
             assert found.accuracies["test"] == {"nodes": 30, "accuracy": reported}
             assert found.headline == "test"
