@@ -13,7 +13,6 @@ from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
     from fedspray.studies.cells import Cell
-    from fedspray.studies.grid import Outcome
     from reproduction.access import Access
     from reproduction.lines import PartResult
 
@@ -75,7 +74,7 @@ def reproduce(
         _check_earlier(folder, name, dataset or [], access, quick=quick)
     workers = study.Workers(work, output)
 
-    def run_cells(title: str, wanted: Sequence[Cell]) -> list[Outcome]:
+    def run_cells(title: str, wanted: Sequence[Cell]) -> list[Cell]:
         return Grid(wanted, work.cells).stored() if stored else workers.run(title, wanted)
 
     request = Order(
@@ -114,7 +113,7 @@ def reproduce(
     if files:
         output.note(f"wrote {', '.join(files)} to {folder}")
     output.result(summary)
-    study.finish([outcome for result in made for outcome in result.outcomes])
+    study.finish([cell for result in made for cell in result.cells])
 
 
 def _show(output: Output, result: PartResult, again: str) -> None:

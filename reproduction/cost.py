@@ -9,7 +9,7 @@ from fedspray.report.sheets import Sheet
 from fedspray.report.tables import kilobytes
 from reproduction.lines import Line, PartResult
 from reproduction.published import PAPER
-from reproduction.trained import Order, Trained, make_study
+from reproduction.trained import Order, Trained, train
 
 QUANTITIES = {
     "kB up": "kilobytes that a client sends in a round",
@@ -20,10 +20,10 @@ QUANTITIES = {
 
 def cost(order: Order) -> PartResult:
     """What a round costs."""
-    study = make_study("cost", order, settings=["proxy_dim"])
+    study = train("cost", order, settings=["proxy_dim"])
     lines, sheets, findings = [], [], []
-    for dataset in dict.fromkeys(t.planned.row.dataset for t in study.rows):
-        rows = [t for t in study.rows if t.planned.row.dataset == dataset]
+    for dataset in dict.fromkeys(t.row.dataset for t in study.rows):
+        rows = [t for t in study.rows if t.row.dataset == dataset]
         figures = [_figures(t) for t in rows]
         base = next((f for t, f in zip(rows, figures, strict=True) if t.labels["algorithm"] == "fedavg"), None)
         texts = []
@@ -33,7 +33,7 @@ def cost(order: Order) -> PartResult:
         findings += _findings(dataset, lines)
         columns = ["algorithm", "D"] + [text for name in QUANTITIES for text in (name, "× FedAvg")]
         note = " ".join([f"{name}: {meaning}." for name, meaning in QUANTITIES.items()])
-        title = f"Cost of a round: {dataset}, {rows[0].planned.row.backbone}"
+        title = f"Cost of a round: {dataset}, {rows[0].row.backbone}"
         sheets.append(Sheet(title, columns, texts, num_labels=2, note=f"{note} {study.notes(order)}".strip()))
     return PartResult(
         name="cost",
@@ -44,16 +44,16 @@ def cost(order: Order) -> PartResult:
         sheets=sheets,
         findings=findings,
         missing=study.missing(order),
-        outcomes=study.outcomes,
+        cells=study.cells,
     )
 
 
 def _figures(trained: Trained) -> dict[str, float] | None:
     """Means over seeds of each of `QUANTITIES`."""
-    if trained.entry is None or not trained.entry.results or trained.planned.found is None:
+    if trained.found is None or not trained.row.results:
         return None
-    clients = trained.planned.found.federation.num_clients
-    metrics = [result.metrics for result in trained.entry.results.values()]
+    clients = trained.found.federation.num_clients
+    metrics = [result.metrics for result in trained.row.results.values()]
     return {
         "kB up": fmean(kilobytes(m, clients)[0] for m in metrics),
         "kB down": fmean(kilobytes(m, clients)[1] for m in metrics),
@@ -62,20 +62,7 @@ def _figures(trained: Trained) -> dict[str, float] | None:
 
 
 def _lines(trained: Trained, figure: dict[str, float] | None) -> list[Line]:
-    return [
-        Line(
-            dataset=trained.planned.row.dataset,
-            labels=trained.labels,
-            quantity=name,
-            ours=None if figure is None else figure[name],
-            digits=1,
-            seeds=None if trained.entry is None else len(trained.entry.results),
-            split=trained.planned.found.split if trained.planned.found else "",
-            status=trained.status,
-            settings=trained.planned.file,
-        )
-        for name in QUANTITIES
-    ]
+    return [trained.line(name, ours=None if figure is None else figure[name], digits=1) for name in QUANTITIES]
 
 
 def _texts(figure: dict[str, float] | None, base: dict[str, float] | None, status: str) -> Sequence[str]:

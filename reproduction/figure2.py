@@ -12,16 +12,16 @@ from reproduction import pictures
 from reproduction.lines import Line, PartResult, shown, signed
 from reproduction.published import PAPER
 from reproduction.tables import result_sheets, results_csv
-from reproduction.trained import Order, Trained, make_study
+from reproduction.trained import Order, Trained, train
 
 
 def figure2(order: Order) -> PartResult:
     """MLP against GNN on minority nodes of each client, both under FedAvg."""
-    study = make_study("figure2", order)
+    study = train("figure2", order)
     lines, sheets = list(study.lines), result_sheets("Figure 2", study, order)
     findings: list[str] = []
     drawn: dict[str, bytes] = {}
-    by_backbone = {t.labels["backbone"]: t for t in study.rows if t.entry is not None and t.entry.results}
+    by_backbone = {t.labels["backbone"]: t for t in study.rows if t.row.results}
     if {"mlp", "gcn"} <= set(by_backbone):
         clients = {name: _minority_by_client(trained) for name, trained in by_backbone.items()}
         lines += [line for name, trained in by_backbone.items() for line in _client_lines(trained, clients[name])]
@@ -55,41 +55,36 @@ def figure2(order: Order) -> PartResult:
         missing=study.missing(order),
         pictures=drawn,
         results_csv=results_csv(study, order),
-        outcomes=study.outcomes,
+        cells=study.cells,
     )
 
 
 def _minority_by_client(trained: Trained) -> dict[str, list[float]]:
     """By client: minority accuracy of each seed in percent."""
     found: dict[str, list[float]] = {}
-    if trained.entry is not None:
-        for result in trained.entry.results.values():
-            for name, client in result.metrics["clients"].items():
-                if client["minority"] is not None:
-                    found.setdefault(name, []).append(100 * client["minority"])
+    for result in trained.row.results.values():
+        for name, client in result.metrics["clients"].items():
+            if client["minority"] is not None:
+                found.setdefault(name, []).append(100 * client["minority"])
     return found
 
 
 def _client_lines(trained: Trained, clients: Mapping[str, Sequence[float]]) -> list[Line]:
     return [
-        Line(
-            dataset=trained.planned.row.dataset,
+        trained.line(
+            "minority",
             labels={**trained.labels, "client": name},
-            quantity="minority",
             ours=fmean(values),
             ours_std=_deviation(values),
             seeds=len(values),
-            split=trained.planned.found.split if trained.planned.found else "",
-            status=trained.status,
-            settings=trained.planned.file,
         )
         for name, values in clients.items()
     ]
 
 
 def _length(trained: Trained) -> str:
-    seeds = len(trained.entry.results) if trained.entry else 0
-    return f"{trained.planned.row.settings['rounds']} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
+    seeds = len(trained.row.results)
+    return f"{trained.row.settings['rounds']} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def _deviation(values: Sequence[float]) -> float | None:

@@ -13,7 +13,7 @@ from fedspray.report.sheets import Sheet, to_csv
 from reproduction.access import AUTHORS
 
 if TYPE_CHECKING:
-    from fedspray.studies.grid import Outcome
+    from fedspray.studies.cells import Cell
 
 DONE, QUICK, PARTLY = "done", "quick", "partly"
 MISSING, NOT_RUN, FAILED = "no data", "not run", "failed"
@@ -111,8 +111,8 @@ class PartResult:
     """PNG by file name."""
     results_csv: str | None = None
     """Our figures alone, one line each."""
-    outcomes: Sequence[Outcome] = ()
-    """The cells behind it."""
+    cells: Sequence[Cell] = ()
+    """Those behind it."""
 
     def to_json(self) -> Json:
         """As one JSON object; pictures and tables are files."""

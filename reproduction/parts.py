@@ -12,14 +12,14 @@ from reproduction.published import ANSWERS, PAPER
 from reproduction.separability import proposition1
 from reproduction.table2 import table2
 from reproduction.tables import part_result
-from reproduction.trained import Order, make_study
+from reproduction.trained import Order, train
 
 Part = Callable[[Order], PartResult]
 
 
 def table3(order: Order) -> PartResult:
     """FedSpray without proxies."""
-    study = make_study("table3", order)
+    study = train("table3", order)
     findings = []
     judged = {
         (line.labels["algorithm"], line.dataset, line.labels["backbone"], line.quantity): line
@@ -41,19 +41,19 @@ def table3(order: Order) -> PartResult:
 
 def table5(order: Order) -> PartResult:
     """FedSpray and FedAvg with 3, 5 and 10 local epochs."""
-    study = make_study("table5", order, settings=["local_epochs"])
+    study = train("table5", order, settings=["local_epochs"])
     return part_result("table5", "Table 5: local epochs", f"{PAPER}, Table 5", study, order)
 
 
 def gat(order: Order) -> PartResult:
     """Another backbone."""
-    study = make_study("gat", order)
+    study = train("gat", order)
     return part_result("gat", "Graph attention as backbone", ANSWERS, study, order)
 
 
 def auc(order: Order) -> PartResult:
     """Another metric."""
-    study = make_study("auc", order)
+    study = train("auc", order)
     source = (
         f"{ANSWERS}, without a definition; ours ranks nodes of the same client, since scores of different personal "
         "models are not on one scale, and averages over classes"
@@ -63,13 +63,13 @@ def auc(order: Order) -> PartResult:
 
 def noise(order: Order) -> PartResult:
     """Gaussian noise on uploaded proxies."""
-    study = make_study("noise", order, settings=["proxy_noise"])
+    study = train("noise", order, settings=["proxy_noise"])
     return part_result("noise", "Noise on uploaded proxies", ANSWERS, study, order, pictured="proxy_noise")
 
 
 def figure_lambda(order: Order) -> PartResult:
     """FedSpray over λ1."""
-    study = make_study("figure-lambda", order, settings=["distill_weight"])
+    study = train("figure-lambda", order, settings=["distill_weight"])
     source = f"{PAPER}: the curves have no printed numbers; Table 2 gives the point λ1 = 5"
     title = "FedSpray over the weight of distillation, λ1"
     return part_result("figure-lambda", title, source, study, order, pictured="distill_weight")
@@ -77,7 +77,7 @@ def figure_lambda(order: Order) -> PartResult:
 
 def figure_dim(order: Order) -> PartResult:
     """FedSpray over the width D."""
-    study = make_study("figure-dim", order, settings=["proxy_dim"])
+    study = train("figure-dim", order, settings=["proxy_dim"])
     source = f"{PAPER}: the curves have no printed numbers; Table 2 gives the point D = 64"
     return part_result("figure-dim", "FedSpray over the width D", source, study, order, pictured="proxy_dim")
 

@@ -9,7 +9,7 @@ from fedspray.studies.statistics import holm, paired_t
 from reproduction.lines import Line, PartResult, signed
 from reproduction.published import PAPER, results
 from reproduction.tables import part_result
-from reproduction.trained import Order, Study, Trained, make_study
+from reproduction.trained import Order, Trained, TrainedPart, train
 
 Place = tuple[str, str]
 """Data set and backbone."""
@@ -17,12 +17,12 @@ Place = tuple[str, str]
 
 def table2(order: Order) -> PartResult:
     """All methods with all backbones on all data sets."""
-    study = make_study("table2", order)
+    study = train("table2", order)
     title = "Table 2: accuracy of all methods"
     return part_result("table2", title, f"{PAPER}, Table 2", study, order, _findings(study))
 
 
-def _findings(study: Study) -> list[str]:
+def _findings(study: TrainedPart) -> list[str]:
     """What rows say that have all their seeds, on the authors' clients."""
     lines = [line for line in study.lines if line.conclusive]
     places: dict[Place, dict[str, dict[str, Line]]] = {}
@@ -94,9 +94,9 @@ def _both(figures: Mapping[str, float]) -> str:
     return f"{figures['overall']:.2f} / {figures['minority']:.2f}"
 
 
-def _plus_findings(study: Study, places: Mapping[Place, Mapping[str, Mapping[str, Line]]]) -> list[str]:
+def _plus_findings(study: TrainedPart, places: Mapping[Place, Mapping[str, Mapping[str, Line]]]) -> list[str]:
     """FedSpray+ against the paper's FedSpray, and its gain over ours, seed by seed."""
-    rows = {(t.planned.row.dataset, t.labels["backbone"], t.labels["algorithm"]): t for t in study.rows}
+    rows = {(t.row.dataset, t.labels["backbone"], t.labels["algorithm"]): t for t in study.rows}
     count, behind, gains = 0, [], []
     for place, methods in places.items():
         if "fedspray-plus" not in methods or "fedspray" not in methods:
@@ -122,7 +122,5 @@ def _plus_findings(study: Study, places: Mapping[Place, Mapping[str, Mapping[str
 
 
 def _paired(a: Trained, b: Trained, metric: str) -> list[float]:
-    if a.entry is None or b.entry is None:
-        return []
-    seeds = sorted(set(a.entry.results) & set(b.entry.results))
-    return [100 * (a.entry.results[s].metrics[metric] - b.entry.results[s].metrics[metric]) for s in seeds]
+    seeds = sorted(set(a.row.results) & set(b.row.results))
+    return [100 * (a.row.results[s].metrics[metric] - b.row.results[s].metrics[metric]) for s in seeds]

@@ -10,14 +10,14 @@ from fedspray.report.sweeps import sweep_figure
 from fedspray.studies.comparison import figures
 from reproduction.access import AUTHORS
 from reproduction.lines import Line, PartResult
-from reproduction.trained import Order, Study
+from reproduction.trained import Order, TrainedPart
 
 
 def part_result(
     name: str,
     title: str,
     source: str,
-    study: Study,
+    study: TrainedPart,
     order: Order,
     findings: Sequence[str] = (),
     pictured: str | None = None,
@@ -36,11 +36,11 @@ def part_result(
         missing=study.missing(order),
         pictures=drawn,
         results_csv=results_csv(study, order),
-        outcomes=study.outcomes,
+        cells=study.cells,
     )
 
 
-def results_csv(study: Study, order: Order) -> str | None:
+def results_csv(study: TrainedPart, order: Order) -> str | None:
     """Our finished rows, in percent, with sample standard deviations; only on the authors' clients.
 
     None if there are none, or only quick ones: a file of real results must not be overwritten by them.
@@ -57,7 +57,7 @@ def results_csv(study: Study, order: Order) -> str | None:
     return to_csv(columns, rows) if rows and not order.quick else None
 
 
-def result_sheets(title: str, study: Study, order: Order) -> list[Sheet]:
+def result_sheets(title: str, study: TrainedPart, order: Order) -> list[Sheet]:
     """For each data set and metric: published, ours and difference; notes under the last."""
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in study.lines:
@@ -81,7 +81,7 @@ def _sheet(title: str, lines: Sequence[Line], note: str) -> Sheet:
     return Sheet(title, columns, rows, sections=sections, num_labels=len(names), note=note)
 
 
-def _sweep_picture(study: Study, setting: str) -> bytes | None:
+def _sweep_picture(study: TrainedPart, setting: str) -> bytes | None:
     """Our curves, with the published points; None while nothing is finished."""
     published = {
         (line.dataset, *line.labels.values(), line.quantity): line.published
@@ -90,9 +90,9 @@ def _sweep_picture(study: Study, setting: str) -> bytes | None:
     }
     rows = []
     for trained in study.rows:
-        if trained.entry is None or not trained.entry.results:
+        if not trained.row.results:
             continue
-        row = {"value": trained.labels[setting], **figures(trained.entry), "method": trained.labels["algorithm"]}
+        row = {"value": trained.labels[setting], **figures(trained.row), "method": trained.labels["algorithm"]}
         row["published"] = {m: published.get((*trained.key, m)) for m in ("overall", "minority")}
         rows.append(row)
     if len({row["value"] for row in rows}) < 2:

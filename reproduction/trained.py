@@ -6,8 +6,8 @@ algorithm and backbone, and the same value of each setting that the published ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,11 @@ from fedspray import InputError
 from fedspray.experiment import Experiment
 from fedspray.runs.result import spread
 from fedspray.studies.cells import Cell, Row
-from fedspray.studies.comparison import Entry
-from fedspray.studies.grid import Outcome
-from fedspray.studies.plan import Plan
+from fedspray.studies.grid import RunCells, run_rows
+from fedspray.studies.study import Study
 from reproduction.access import LOUVAIN, Access, Found
 from reproduction.lines import DONE, FAILED, MISSING, NOT_RUN, PARTLY, QUICK, Line, Missing
 from reproduction.published import PublishedRow, results
-
-RunCells = Callable[[str, Sequence[Cell]], list[Outcome]]
-"""Runs cells under a title (or only looks for finished ones), and says how each ended."""
 
 QUICK_ROUNDS = 20
 QUICK_SEEDS = 1
@@ -52,68 +48,72 @@ class Order:
         return " ".join([*words, "--quick"] if self.quick else words)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A row of a study: with data, or with the reason why there are none."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trained:
+    """A row of a part: with its cells, or with the reason why there are no data."""
 
     row: Row
-    seeds: tuple[int, ...]
     file: str
-    found: Found | None
+    """The study that it is of."""
+    labels: Mapping[str, Any]
+    """Algorithm, backbone, and the settings that the part is about."""
+    found: Found | None = None
     reason: str = ""
     quick: bool = False
     """Cut short."""
 
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """The rows of a part, and how their cells ended."""
-
-    planned: Planned
-    entry: Entry | None
-    """None without data."""
-    labels: Mapping[str, Any]
-    """Algorithm, backbone, and the settings that the part is about."""
-
     @property
     def key(self) -> tuple[Any, ...]:
         """What a published row must have in common."""
-        return self.planned.row.dataset, *self.labels.values()
+        return self.row.dataset, *self.labels.values()
 
     @property
     def status(self) -> str:
         """How far it came."""
-        if self.entry is None:
+        if self.found is None:
             return MISSING
-        if any(outcome.failure for outcome in self.entry.outcomes):
+        if any(cell.failure for cell in self.row.ended):
             return FAILED
-        finished = len(self.entry.results)
-        done = QUICK if self.planned.quick else DONE
-        return NOT_RUN if finished == 0 else done if finished == len(self.planned.seeds) else PARTLY
+        finished = len(self.row.results)
+        done = QUICK if self.quick else DONE
+        return NOT_RUN if finished == 0 else done if finished == len(self.row.run.seeds) else PARTLY
 
     def values(self, metric: str) -> list[float]:
         """The metric of each finished seed, in percent."""
-        if self.entry is None:
-            return []
-        found = (self.entry.results[seed].metrics.get(metric) for seed in sorted(self.entry.results))
+        found = (result.metrics.get(metric) for _, result in sorted(self.row.results.items()))
         return [100 * value for value in found if value is not None]
+
+    def line(self, quantity: str, **figures: Any) -> Line:
+        """A line of its table: what the row says of itself, beside these figures."""
+        about: dict[str, Any] = {
+            "labels": self.labels,
+            "seeds": None if self.found is None else len(self.row.results),
+            "split": self.found.split if self.found else "",
+            "status": self.status,
+            "settings": self.file,
+        }
+        return Line(dataset=self.row.dataset, quantity=quantity, **{**about, **figures})
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
-    """All rows of a part."""
+class TrainedPart:
+    """All rows of a part, beside what is published."""
 
     part: str
     rows: Sequence[Trained]
     lines: Sequence[Line]
-    outcomes: Sequence[Outcome] = field(default_factory=tuple)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Those behind it."""
+        return [cell for trained in self.rows for cell in trained.row.ended]
 
     def missing(self, order: Order) -> list[Missing]:
         """One entry for each data set that is not here, or whose cells are not finished."""
-        reasons = {t.planned.row.dataset: t.planned.reason for t in self.rows if t.entry is None}
+        reasons = {t.row.dataset: t.reason for t in self.rows if t.found is None}
         cells: dict[str, list[bool]] = {}
-        for outcome in self.outcomes:
-            cells.setdefault(outcome.cell.dataset, []).append(outcome.result is not None)
+        for cell in self.cells:
+            cells.setdefault(cell.dataset, []).append(cell.result is not None)
         for dataset, finished in cells.items():
             if not all(finished):
                 reasons[dataset] = f"{sum(finished)} of {len(finished)} cells are finished."
@@ -122,7 +122,7 @@ class Study:
     def notes(self, order: Order) -> str:
         """What the reader of a table must know."""
         sentences = [QUICK_NOTE] if order.quick else []
-        other = {t.planned.row.dataset for t in self.rows if t.planned.found and t.planned.found.split == LOUVAIN}
+        other = {t.row.dataset for t in self.rows if t.found and t.found.split == LOUVAIN}
         if other:
             sentences.append(
                 f"Clients of {', '.join(sorted(other))}: Louvain's, not the authors', whose node lists "
@@ -139,22 +139,21 @@ def experiments_folder(chosen: Path | None = None) -> Path:
     return folder
 
 
-def studies(part: str, order: Order) -> list[Planned]:
-    """The rows of every file of a part that were asked for."""
+def rows_of(part: str, order: Order, settings: Sequence[str] = ()) -> list[Trained]:
+    """The rows of every file of a part that were asked for, before any is trained."""
     files = sorted(order.experiments.glob(f"{part}-*.toml"))
     if not files:
         raise InputError(f"{order.experiments} holds no file {part}-*.toml, but {part} is made of such studies")
-    planned = []
+    found = []
     for file in files:
-        plan = Plan.from_values(Experiment.read_values(file), str(file))
-        for row in plan.rows():
+        for row in Study.from_values(Experiment.read_values(file), str(file)).rows():
             if order.wants(row.dataset):
-                planned.append(_planned(row, plan.seeds, file.name, order))
+                found.append(_untrained(row, file.name, order, settings))
     names = list(dict.fromkeys(row.dataset for row in results(part)))  # in the paper's order
-    return sorted(planned, key=lambda p: names.index(p.row.dataset) if p.row.dataset in names else len(names))
+    return sorted(found, key=lambda t: names.index(t.row.dataset) if t.row.dataset in names else len(names))
 
 
-def make_study(part: str, order: Order, settings: Sequence[str] = (), metrics: Sequence[str] = ()) -> Study:
+def train(part: str, order: Order, settings: Sequence[str] = (), metrics: Sequence[str] = ()) -> TrainedPart:
     """Runs the cells of a part and puts them beside what is published.
 
     Args:
@@ -163,34 +162,24 @@ def make_study(part: str, order: Order, settings: Sequence[str] = (), metrics: S
         settings: names of the settings that tell its rows apart, beside algorithm and backbone.
         metrics: what is measured; by default what is published.
     """
-    planned = studies(part, order)
-    able = [p for p in planned if p.found is not None]
-    cells = [cell for p in able for cell in p.row.cells(p.seeds)]
-    outcomes = order.run_cells(part, cells) if cells else []
-    rest, rows = iter(outcomes), []
-    for p in planned:
-        entry = None if p.found is None else Entry.of(p.row, [next(rest) for _ in p.seeds])
-        described = p.row.settings
-        labels = {
-            "algorithm": p.row.run.algorithm,
-            "backbone": p.row.backbone,
-            **{name: described.get(name) for name in settings},
-        }
-        rows.append(Trained(p, entry, labels))
+    rows = rows_of(part, order, settings)
+    trained = iter(run_rows(part, [t.row for t in rows if t.found is not None], order.run_cells))
+    rows = [t if t.found is None else replace(t, row=next(trained)) for t in rows]
     published = results(part)
     names = list(metrics) or list(dict.fromkeys(row.metric for row in published))
-    return Study(part, rows, _lines(rows, published, names), outcomes)
+    return TrainedPart(part, rows, _lines(rows, published, names))
 
 
-def _planned(row: Row, seeds: tuple[int, ...], file: str, order: Order) -> Planned:
-    found = order.access.find(row.data)
+def _untrained(row: Row, file: str, order: Order, settings: Sequence[str]) -> Trained:
+    found, described = order.access.find(row.data), row.settings
+    labels = {"algorithm": row.run.algorithm, "backbone": row.backbone, **{n: described.get(n) for n in settings}}
     if order.quick:
-        rounds = min(QUICK_ROUNDS, int(row.settings["rounds"]))
+        rounds = min(QUICK_ROUNDS, int(described["rounds"]))
         row = replace(row, run=replace(row.run, values={**row.run.values, "rounds": rounds}))
-        seeds = seeds[:QUICK_SEEDS]
+        row = row.with_seeds(row.run.seeds[:QUICK_SEEDS])
     if isinstance(found, Found):
-        return Planned(replace(row, data=found.data), seeds, file, found, quick=order.quick)
-    return Planned(row, seeds, file, None, found.reason)
+        return Trained(row=replace(row, data=found.data), file=file, labels=labels, found=found, quick=order.quick)
+    return Trained(row=row, file=file, labels=labels, reason=found.reason)
 
 
 def _lines(rows: Sequence[Trained], published: Sequence[PublishedRow], metrics: Sequence[str]) -> list[Line]:
@@ -199,20 +188,6 @@ def _lines(rows: Sequence[Trained], published: Sequence[PublishedRow], metrics: 
     for trained in rows:
         for metric in metrics:
             theirs, ours = known.get((*trained.key, metric)), spread(list(trained.values(metric)))
-            found = trained.planned.found
-            lines.append(
-                Line(
-                    dataset=trained.planned.row.dataset,
-                    labels=trained.labels,
-                    quantity=metric,
-                    published=theirs.mean if theirs else None,
-                    published_std=theirs.std if theirs else None,
-                    ours=ours["mean"],
-                    ours_std=ours["std"],
-                    seeds=len(trained.entry.results) if trained.entry else None,
-                    split=found.split if found else "",
-                    status=trained.status,
-                    settings=trained.planned.file,
-                )
-            )
+            figures = {"published": theirs.mean, "published_std": theirs.std} if theirs else {}
+            lines.append(trained.line(metric, ours=ours["mean"], ours_std=ours["std"], **figures))
     return lines

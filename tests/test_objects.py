@@ -16,7 +16,7 @@ from toys import ragged_federation
 import fedspray as fs
 from fedspray.objects import Chosen
 from fedspray.studies import cells
-from fedspray.studies.plan import Plan
+from fedspray.studies.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +112,8 @@ def test_cells_have_the_same_keys(tmp_path: Path) -> None:
     content = {"nodes": 200, "rounds": 1, "set": {"hidden": 8}, "compare": {
         "seeds": 2, "algorithms": ["local", {"algorithm": "fedspray", "set": {"distill_weight": 2.0}}, "fedavg"],
     }}  # fmt: skip
-    plan = Plan.from_values(content, "here")
-    by_name = [cell for row in plan.rows() for cell in row.cells(plan.seeds)]
+    plan = Study.from_values(content, "here")
+    by_name = [cell for row in plan.rows() for cell in row.cells()]
     assert made == sorted(f"{cell.name(cell.key())}.json" for cell in by_name)
     assert len(made) == 6
 

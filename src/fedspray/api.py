@@ -39,9 +39,9 @@ from fedspray.runs.models import WEIGHTS, PersonalModel
 from fedspray.runs.result import RunResult
 from fedspray.runs.settings import Resolved, check_meaning, resolve
 from fedspray.studies.backends import Workers
-from fedspray.studies.comparison import Entry
-from fedspray.studies.grid import Grid
-from fedspray.studies.plan import Plan
+from fedspray.studies.cells import Cell
+from fedspray.studies.grid import Grid, run_rows
+from fedspray.studies.study import Study
 
 
 def run(
@@ -166,23 +166,24 @@ def compare(
             compared["reference"] = reference
         if rounds is not None:
             settings["rounds"] = rounds
-        plan = Plan.from_values({**own, "compare": compared}, "compare", {"": settings})
+        study = Study.from_values({**own, "compare": compared}, "compare", {"": settings})
         workers = Workers(jobs, threads)
         for target, federation in federations.items():
             if not target.exists():
                 federation.save(target)
-        rows = plan.rows()
-        # Seed by seed, so that what is there after a while can be compared.
-        cells = [cell for seed in plan.seeds for row in rows for cell in row.cells([seed])]
-        grid = Grid(cells, folder / "cells", workers)
-        with bars.cells_bar(grid) if progress and bars.is_interactive() else nullcontext():
-            outcomes = grid.run()
-        entries = [Entry.of(row, outcomes[i :: len(rows)]) for i, row in enumerate(rows)]
-        result = ComparisonResult.of(entries, plan.reference, draws=bootstrap)
+
+        def run_cells(title: str, cells: Sequence[Cell]) -> list[Cell]:
+            grid = Grid(cells, folder / "cells", workers)
+            with bars.cells_bar(grid) if progress and bars.is_interactive() else nullcontext():
+                return grid.run()
+
+        rows = run_rows("comparing", study.rows(), run_cells)
+        result = ComparisonResult.of(rows, study.reference, draws=bootstrap)
         if out is not None:
             result.save(folder)
     if result.failures:
-        first, count = result.failures[0], f"{len(result.failures)} of {len(outcomes)} cells failed, see .failures"
+        first, cells = result.failures[0], sum(len(row.ended) for row in rows)
+        count = f"{len(result.failures)} of {cells} cells failed, see .failures"
         warnings.warn(f"{count}; the first: {first['method']}, seed {first['seed']}: {first['reason']}", stacklevel=2)
     return result
 

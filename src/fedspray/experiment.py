@@ -203,8 +203,8 @@ class Experiment:
     data: Data = field(default_factory=Data)
     run: RunSettings = field(default_factory=RunSettings)
 
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any], where: str) -> Experiment:
+    @staticmethod
+    def from_values(values: Mapping[str, Any], where: str) -> Experiment:
         """From flat values, as in a TOML file or from flags; unknown names are refused."""
         if "compare" in values:
             raise InputError(f"{where}: [compare] is for `fedspray compare`, but this command takes one experiment")
@@ -214,7 +214,7 @@ class Experiment:
                 raise InputError(f"{where}: {unknown('key', str(name), known)} (settings go under [set])")
         read = {name: known[name].read(value, f"{where}: ") for name, value in values.items()}
         data = Data.of(**{name: value for name, value in read.items() if known[name].part == DATA})
-        return cls(data=data, run=_run_settings(read))
+        return Experiment(data=data, run=_run_settings(read))
 
     @staticmethod
     def read_values(file: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from fedspray.experiment import Experiment
 from fedspray.runs.result import SeedResult
 from fedspray.studies import cells
 from fedspray.studies.cells import Cell
-from fedspray.studies.plan import Plan
+from fedspray.studies.study import Study
 
 Json = dict[str, Any]
 
@@ -104,14 +104,15 @@ def figures(seed: SeedResult) -> Json:
     }
 
 
-def cells_of(study: str) -> Iterator[Cell]:
+def cells_of(name: str) -> Iterator[Cell]:
     """Every cell of a study in `experiments`, its searches included, in the order of its rows."""
-    plan = Plan.from_values(Experiment.read_values(ROOT / "experiments" / f"{study}.toml"), study)
-    for row in plan.rows():
-        yield from row.cells(plan.seeds)
-        if plan.tune is not None:
-            for point in (*(plan.tune.shared_points() if plan.tune.shared else ()), *plan.tune.points(row.method)):
-                yield from row.with_values(point).cells(plan.tune.seeds, validation_only=True)
+    study = Study.from_values(Experiment.read_values(ROOT / "experiments" / f"{name}.toml"), name)
+    for row in study.rows():
+        yield from row.cells()
+        search = study.search
+        if search is not None:
+            for point in (*(search.shared_points() if search.shared else ()), *search.points(row.method)):
+                yield from row.with_values(point).with_seeds(search.seeds).cells(validation_only=True)
 
 
 def keys(found: Iterable[Cell]) -> Json:

@@ -24,8 +24,8 @@ from fedspray.runs import settings
 from fedspray.runs.settings import deciding, resolve
 from fedspray.studies import tuning
 from fedspray.studies.cells import Cell, Row
-from fedspray.studies.comparison import Entry, summarise
-from fedspray.studies.grid import Grid
+from fedspray.studies.comparison import summarise
+from fedspray.studies.grid import Grid, run_rows
 
 SOURCE = Data.of(dataset="banks", nodes=200).located()
 
@@ -36,7 +36,7 @@ def row(algorithm: str, **values: Any) -> Row:
 
 
 def cell(algorithm: str, **values: Any) -> Cell:
-    (found,) = row(algorithm, **values).cells([0])
+    (found,) = row(algorithm, **values).cells()
     return found
 
 
@@ -124,9 +124,8 @@ def test_a_metric_is_declared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert tuning.criterion_score("error", {"error": 0.2}) == -0.2
     for file in STORED:
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    rows = [row("fedavg"), row("fedspray")]
-    outcomes = Grid([each for r in rows for each in r.cells([0])], tmp_path).stored()
-    summary = summarise([Entry.of(r, [outcome]) for r, outcome in zip(rows, outcomes, strict=True)], "fedspray")
+    rows = run_rows("", [row("fedavg"), row("fedspray")], lambda title, cells: Grid(cells, tmp_path).stored())
+    summary = summarise(rows, "fedspray")
     assert [r["error"]["mean"] for r in summary["rows"]] == [None, None]
     assert ",error," not in comparison_csv(summary, "")
 
@@ -137,9 +136,8 @@ def test_results_without_a_later_metric_are_read(tmp_path: Path) -> None:
         for name in ("auc", "macro_f1", "overall_client_mean", "minority_client_mean"):
             del content["metrics"][name]
         (tmp_path / file.name).write_text(json.dumps(content))
-    rows = [row("fedavg"), row("fedspray")]
-    outcomes = Grid([each for r in rows for each in r.cells([0])], tmp_path).stored()
-    summary = summarise([Entry.of(r, [outcome]) for r, outcome in zip(rows, outcomes, strict=True)], "fedspray")
+    rows = run_rows("", [row("fedavg"), row("fedspray")], lambda title, cells: Grid(cells, tmp_path).stored())
+    summary = summarise(rows, "fedspray")
     assert [r["auc"] for r in summary["rows"]] == [{"mean": None, "std": None, "values": [None]}] * 2
     assert all(r["overall"]["mean"] is not None for r in summary["rows"])
     assert [test["pairs"] for test in summary["tests"]] == [1, 1]

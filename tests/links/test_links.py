@@ -19,7 +19,7 @@ from fedspray.errors import InputError
 from fedspray.links.base import Trip
 from fedspray.nn.tree import Message, num_bytes
 from fedspray.runs import run
-from fedspray.studies.plan import Plan
+from fedspray.studies.study import Study
 
 TRIP = Trip(0, 1, 0, FedAvg.uplink, torch.float32, num_features=5)
 
@@ -192,9 +192,9 @@ def test_a_broken_run_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_method_of_a_comparison_may_have_links() -> None:
     entries = ["fedavg", {"name": "few bits", "algorithm": "fedavg", "link": ["compress up_bits=4"]}]
-    plan = Plan.from_values({"dataset": "banks", "nodes": 200, "compare": {"algorithms": entries}}, "here")
+    plan = Study.from_values({"dataset": "banks", "nodes": 200, "compare": {"algorithms": entries}}, "here")
     plain, few = plan.rows()
     assert (plain.run.link, few.run.link) == ((), ("compress up_bits=4",))
-    (cell,), (other,) = plain.cells(plan.seeds), few.cells(plan.seeds)
+    (cell,), (other,) = plain.cells(), few.cells()
     assert "link" not in cell.identity()
     assert cell.key() != other.key()

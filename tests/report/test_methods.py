@@ -13,9 +13,8 @@ from fedspray.report.contents import make_cards, page_data
 from fedspray.report.html import commands_of, headline_rows
 from fedspray.report.methods import comparisons_of, read_comparison
 from fedspray.studies.backends import Workers
-from fedspray.studies.comparison import Entry
-from fedspray.studies.grid import Grid
-from fedspray.studies.plan import Plan
+from fedspray.studies.grid import Grid, run_rows
+from fedspray.studies.study import Study
 
 Folders = dict[str, Path]
 
@@ -144,14 +143,11 @@ def test_unfinished_runs_and_other_folders_are_refused(run_folders: Folders, tmp
 
 def test_cells_of_a_study_give_what_their_run_folders_give(tmp_path: Path) -> None:
     values = {"rounds": 3, "seeds": 2, "compare": {"algorithms": ["fedavg", "local", "fedspray"]}}
-    plan = Plan.from_values({**values, "dataset": "banks", "nodes": 600}, "here")
-    rows = plan.rows()
-    cells = [cell for row in rows for cell in row.cells(plan.seeds)]
-    outcomes = Grid(cells, tmp_path, Workers(), keep_runs=True).run()
-    entries = [Entry.of(row, outcomes[2 * i : 2 * i + 2]) for i, row in enumerate(rows)]
-    ((place, ours),) = comparisons_of(entries, plan.reference).items()
+    plan = Study.from_values({**values, "dataset": "banks", "nodes": 600}, "here")
+    rows = run_rows("", plan.rows(), lambda title, cells: Grid(cells, tmp_path, Workers(), keep_runs=True).run())
+    ((place, ours),) = comparisons_of(rows, plan.reference).items()
     assert place == ("banks", "gcn")
-    theirs = read_comparison([tmp_path / "runs" / outcome.path.stem for outcome in outcomes])
+    theirs = read_comparison([tmp_path / "runs" / cell.path.stem for row in rows for cell in row.ended])
     assert ours.reference == theirs.reference == "local"
     assert [m.label for m in ours.methods] == [m.label for m in theirs.methods]
     cards, expected = make_cards(ours), make_cards(theirs)

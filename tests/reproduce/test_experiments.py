@@ -13,7 +13,7 @@ import pytest
 from fedspray import datasets
 from fedspray.experiment import Experiment
 from fedspray.studies.cells import Row
-from fedspray.studies.plan import Plan
+from fedspray.studies.study import Study
 from reproduction.published import read_rows, results
 from reproduction.trained import experiments_folder
 
@@ -25,8 +25,8 @@ TRAINED = ("figure2", "table2", "figure-lambda", "figure-dim", "table3", "table5
 
 
 @cache
-def plan_of(file: Path) -> Plan:
-    return Plan.from_values(Experiment.read_values(file), file.name)
+def plan_of(file: Path) -> Study:
+    return Study.from_values(Experiment.read_values(file), file.name)
 
 
 @cache
@@ -146,7 +146,7 @@ def test_other_parts_have_the_settings_of_table_2(part: str, about: str | None) 
 
 @pytest.mark.parametrize("dataset", ["pubmed", "physics", "wikics", "flickr"])
 def test_searches_are_fair_and_on_other_seeds(dataset: str) -> None:
-    search = plan_of(ROOT / "experiments" / f"tune-{dataset}.toml").tune
+    search = plan_of(ROOT / "experiments" / f"tune-{dataset}.toml").search
     assert search is not None
     assert min(search.seeds) >= 100
     assert {len(search.points(method)) for method in search.grid} == {3}

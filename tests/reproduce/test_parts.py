@@ -68,13 +68,13 @@ def test_a_table_of_runs(tmp_path: Path) -> None:
     assert list(rows[0]) == ["dataset", "algorithm", "backbone", "metric", "mean", "std", "seeds", "settings"]
     assert len(rows) == 6
     assert rows[0]["settings"] == "table2-banks.toml"
-    values = [o.result.metrics["overall"] for o in result.outcomes[:2] if o.result is not None]
+    values = [cell.result.metrics["overall"] for cell in result.cells[:2] if cell.result is not None]
     assert float(rows[0]["mean"]) == pytest.approx(50 * sum(values), abs=1e-3)
     assert float(rows[0]["std"]) == pytest.approx(100 * abs(values[0] - values[1]) / 2**0.5, abs=1e-3)
 
     stored = PARTS["table2"](make(tmp_path, "table2", run=False))
     assert [line.ours for line in stored.lines] == [line.ours for line in result.lines]
-    assert all(outcome.was_stored for outcome in stored.outcomes)
+    assert all(cell.result is not None for cell in stored.cells)
 
 
 def test_partial_results_count_their_seeds_and_nothing_is_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedspray.experiment import Experiment
-from fedspray.studies.plan import Plan
+from fedspray.studies.study import Study
 from reproduction.published import results
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_every_row_of_a_data_set_is_there_with_five_seeds(dataset: str) -> None:
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_named_file_runs_the_row(dataset: str) -> None:
     (name,) = {row["settings"] for row in ROWS if row["dataset"] == dataset}
-    plan = Plan.from_values(Experiment.read_values(ROOT / "experiments" / name), name)
+    plan = Study.from_values(Experiment.read_values(ROOT / "experiments" / name), name)
     planned = {(row.method, row.backbone) for row in plan.rows()}
     assert {(row["algorithm"], row["backbone"]) for row in ROWS if row["dataset"] == dataset} == planned
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from fedspray.experiment import Data
 from fedspray.federate import build_federation
 from fedspray.studies.cells import Cell
-from fedspray.studies.grid import Outcome
 from fedspray.studies.results import CellResult
 from reproduction.access import AUTHORS, LOUVAIN, Access, Found
 from reproduction.lines import DONE, FAILED, PARTLY, QUICK, Line, PartResult
@@ -41,8 +39,8 @@ class Known(Access):
         return Found(data, AUTHORS, build_federation("banks", nodes=100))
 
 
-def pretend(title: str, cells: Sequence[Cell]) -> list[Outcome]:
-    outcomes = []
+def pretend(title: str, cells: Sequence[Cell]) -> list[Cell]:
+    ended = []
     for cell in cells:
         means = FIGURES.get((cell.method, cell.backbone))
         if (cell.method, cell.backbone, cell.seed) == ("fedspray", "sage", 4):
@@ -51,8 +49,8 @@ def pretend(title: str, cells: Sequence[Cell]) -> list[Outcome]:
         if means is not None:
             shift = (cell.seed - 2) * (0.001 if cell.method == "fedspray" else 0.002)
             result = CellResult({"metrics": {"overall": means[0] + shift, "minority": means[1] + shift}})
-        outcomes.append(Outcome(cell, Path("cell.json"), result))
-    return outcomes
+        ended.append(replace(cell, result=result))
+    return ended
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +113,10 @@ def test_only_finished_rows_on_the_authors_clients_are_judged() -> None:
 
 
 def test_the_ablation_is_judged_where_both_rows_are_finished() -> None:
-    def some(title: str, cells: Sequence[Cell]) -> list[Outcome]:
+    def some(title: str, cells: Sequence[Cell]) -> list[Cell]:
         short = {"fedspray-no-proxies": 4}  # seed 4 is missing on Physics
         return [
-            Outcome(c, Path("c"), None if c.dataset == "physics" and short.get(c.method) == c.seed else _result(c))
+            replace(c, result=None if c.dataset == "physics" and short.get(c.method) == c.seed else _result(c))
             for c in cells
         ]
 

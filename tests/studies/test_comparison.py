@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,9 @@ import pytest
 from scipy import stats
 
 from fedspray.studies.cells import Cell, Row
-from fedspray.studies.comparison import Entry, summarise
-from fedspray.studies.grid import Outcome
-from fedspray.studies.plan import Plan
+from fedspray.studies.comparison import summarise
 from fedspray.studies.results import CellResult
+from fedspray.studies.study import Study
 
 NAMES = ("overall_client_mean", "minority_client_mean", "macro_f1", "auc", "best_round")
 COSTS = {"bytes_up": 2_000_000, "bytes_down": 4_000_000, "seconds": 2.0, "cpu_seconds": 3.0}
@@ -26,16 +26,17 @@ def result(seed: int, overall: float, minority: float, client: float) -> CellRes
     return CellResult({"seed": seed, "metrics": metrics})
 
 
-def entry(row: Row, figures: list[tuple[float, float]], client: float = 0.0, failed: int = 0) -> Entry:
-    cells = row.cells(range(len(figures) + failed))
+def entry(row: Row, figures: list[tuple[float, float]], client: float = 0.0, failed: int = 0) -> Row:
+    cells = row.with_seeds(range(len(figures) + failed)).cells()
     done = [
-        Outcome(c, Path(f"{c.seed}.json"), result(c.seed, *f, client)) for c, f in zip(cells, figures, strict=False)
+        replace(c, path=Path(f"{c.seed}.json"), result=result(c.seed, *f, client))
+        for c, f in zip(cells, figures, strict=False)
     ]
-    return Entry.of(row, done + [Outcome(c, Path("x"), failure="no") for c in cells[len(figures) :]])
+    return replace(row, ended=(*done, *(replace(c, failure="no") for c in cells[len(figures) :])))
 
 
 def three_rows() -> list[Row]:
-    return Plan.from_values({"compare": {"algorithms": ["local", "fedavg", "fedspray"]}}, "x").rows()
+    return Study.from_values({"compare": {"algorithms": ["local", "fedavg", "fedspray"]}}, "x").rows()
 
 
 def find(rows: list[dict[str, Any]], **where: Any) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def test_a_reference_without_a_finished_cell_leaves_the_figures() -> None:
 
 
 def test_cells_are_named() -> None:
-    cell: Cell = three_rows()[0].with_values({"lr": 0.1}).cells([4])[0]
+    cell: Cell = three_rows()[0].with_values({"lr": 0.1}).with_seeds([4]).cells()[0]
     assert str(cell) == "banks, local, gcn, lr=0.1, seed 4"
 
 

@@ -85,7 +85,6 @@ def test_finished_cells_are_found_and_never_run_again(tmp_path: Path, monkeypatc
     assert grid.total == 2
     outcomes = grid.run()
     assert calls == ["fedavg"]
-    assert [o.was_stored for o in outcomes] == [True, False, True]
     assert first[0].result is not None
     assert outcomes[0].result is not None
     assert outcomes[0].result.content == first[0].result.content
@@ -106,7 +105,7 @@ def test_a_killed_process_leaves_no_lock_at_a_finished_cell_for_ever(tmp_path: P
 
 
 def test_an_interrupt_that_a_callback_swallows_stops_the_grid(tmp_path: Path) -> None:
-    def swallow(outcome: grids.Outcome) -> None:
+    def swallow(outcome: Cell) -> None:
         with contextlib.suppress(BaseException):
             signal.raise_signal(signal.SIGINT)
 
@@ -127,7 +126,7 @@ def test_two_workers_give_what_one_gives(tmp_path: Path) -> None:
 
 
 def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path) -> None:
-    told: list[grids.Outcome] = []
+    told: list[Cell] = []
     cells = [cell("local"), cell("fedavg", lr=1e30), cell("fedspray")]
     outcomes = Grid(cells, tmp_path).run(told.append)
     assert [o.failure is None for o in outcomes] == [True, False, True]

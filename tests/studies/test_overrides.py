@@ -8,7 +8,7 @@ import pytest
 
 from fedspray.errors import InputError
 from fedspray.studies.overrides import with_flags
-from fedspray.studies.plan import Plan
+from fedspray.studies.study import Study
 
 FILE: dict[str, Any] = {
     "dataset": "pubmed",
@@ -22,16 +22,16 @@ FILE: dict[str, Any] = {
 }
 
 
-def changed(lists: dict[str, Any], flags: dict[str, Any] | None = None, file: dict[str, Any] = FILE) -> Plan:
-    return Plan.from_values(with_flags(file, lists, flags or {}, "x.toml"), "x.toml")
+def changed(lists: dict[str, Any], flags: dict[str, Any] | None = None, file: dict[str, Any] = FILE) -> Study:
+    return Study.from_values(with_flags(file, lists, flags or {}, "x.toml"), "x.toml")
 
 
 def test_a_reference_and_rules_go_with_a_method_that_is_left_out() -> None:
     plan = changed({"algorithms": ["local", "fedavg"]})
     assert plan.reference == "local"
-    assert [rule.owners for rule in plan.rules] == [("fedavg",)]
-    assert plan.tune is not None
-    assert plan.tune.grid == {}
+    assert [owners for owners, _ in plan.rules] == [("fedavg",)]
+    assert plan.search is not None
+    assert plan.search.grid == {}
     assert changed({"algorithms": ["strong"]}).reference == "strong"
 
 
@@ -39,7 +39,7 @@ def test_rules_for_the_data_set_of_the_file_go_with_it() -> None:
     plan = changed({"datasets": ["physics"]}, {"partition_dir": "partitions/Physics"})
     assert list(plan.datasets) == ["physics"]
     assert plan.datasets["physics"].own["partition_dir"] == "partitions/Physics"
-    assert [rule.owners for rule in plan.rules] == [("fedavg",)]
+    assert [owners for owners, _ in plan.rules] == [("strong",), ("fedavg",)]
 
 
 def test_node_lists_of_one_graph_do_not_cut_another() -> None:
@@ -69,7 +69,7 @@ def test_values_of_other_kinds_are_refused_with_flags_too(key: str, value: Any, 
 
 def test_files_have_the_name_of_their_stem() -> None:
     file = {"compare": {"datasets": ["data/g.npz", "banks"], "set": {"g": {"lr": 0.1}, "banks": {"lr": 0.2}}}}
-    assert [rule.owners for rule in changed({"datasets": ["banks"]}, file=file).rules] == [("banks",)]
+    assert [owners for owners, _ in changed({"datasets": ["banks"]}, file=file).rules] == [("banks",)]
     for name in ("g", "data/g.npz"):
         chosen = with_flags(file, {"datasets": [name]}, {}, "x")["compare"]
         assert (chosen["datasets"], chosen["set"]) == (["data/g.npz"], {"g": {"lr": 0.1}})
@@ -83,7 +83,7 @@ def test_flags_about_data_are_stronger_than_entries() -> None:
 
 def test_a_method_with_a_preset_and_no_algorithm_is_the_papers() -> None:
     named = {"name": "as published", "preset": "paper"}
-    (method,) = changed({}, file={"compare": {"algorithms": [named]}}).methods
+    (method,) = changed({}, file={"compare": {"algorithms": [named]}}).methods.values()
     assert method.algorithm == "fedspray"
     with pytest.raises(InputError, match="unknown preset of apfl 'paper'"):
         changed({}, file={"algorithm": "apfl", "compare": {"algorithms": [named]}})

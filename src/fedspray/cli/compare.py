@@ -32,19 +32,16 @@ def compare(
     from fedspray.report.comparisons import comparison_sheets
     from fedspray.report.files import check_target
     from fedspray.report.outcome import ComparisonResult
-    from fedspray.studies.comparison import Entry
+    from fedspray.studies.grid import run_rows
     from fedspray.studies.tuning import tune_rows
 
     output = Output(as_json)
-    plan, workers = study.read_plan(config, given, reference), study.Workers(work, output)
+    wanted, workers = study.read_study(config, given, reference), study.Workers(work, output)
     folder = out or Path("studies") / (config.stem if config else "compare")
     check_target(folder / "comparison.json", [".json"], "--out")
-    rows, searches = tune_rows(plan.rows(), plan.tune, workers.run) if plan.tune else (plan.rows(), [])
-    # Seed by seed, so that what is there after a while can be compared.
-    by_seed = [cell for seed in plan.seeds for row in rows for cell in row.cells([seed])]
-    outcomes = workers.run("comparing", by_seed)
-    entries = [Entry.of(row, outcomes[i :: len(rows)]) for i, row in enumerate(rows)]
-    result = ComparisonResult.of(entries, plan.reference, draws=bootstrap, tuning=searches)
+    rows, searches = tune_rows(wanted.rows(), wanted.search, workers.run) if wanted.search else (wanted.rows(), [])
+    rows = run_rows("comparing", rows, workers.run)
+    result = ComparisonResult.of(rows, wanted.reference, draws=bootstrap, tuning=searches)
     result.save(folder, settings=study.again(config, given))
     summary, sheets = result.summary, comparison_sheets(result.summary)
     if not as_json:
@@ -54,4 +51,4 @@ def compare(
     written = {0: "", 1: ", report.html"}.get(pages, f", {pages} pages report-*.html")
     output.note(f"wrote comparison.json, .md, .tex, .csv{written} to {folder}; cells are in {work.cells}")
     output.result(summary)
-    study.finish(workers.outcomes)
+    study.finish(workers.ended)

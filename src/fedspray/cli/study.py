@@ -1,4 +1,4 @@
-"""What `compare`, `sweep` and `tune` share: options, the plan from file and flags, and one progress display."""
+"""What `compare`, `sweep` and `tune` share: options, the study from file and flags, and one progress display."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fedspray.errors import InputError, RunStopped
 
 if TYPE_CHECKING:
     from fedspray.studies.cells import Cell
-    from fedspray.studies.grid import Grid, Outcome
-    from fedspray.studies.plan import Plan
+    from fedspray.studies.grid import Grid
+    from fedspray.studies.study import Study
 
 Config = Annotated[Path | None, argument("A study in TOML; flags override its values.", "FILE.toml")]
 Out = Annotated[
@@ -54,15 +54,15 @@ class Workers:
 
     work: Work
     output: Output
-    outcomes: list[Outcome] = field(default_factory=list)
-    """How all cells ended that were asked for so far."""
+    ended: list[Cell] = field(default_factory=list)
+    """All cells that were asked for so far."""
 
     def __post_init__(self) -> None:
         if self.work.cells.exists() and not self.work.cells.is_dir():
             raise InputError(f"--cells {self.work.cells} is not a folder, but finished cells are kept in one")
 
-    def run(self, title: str, cells: Sequence[Cell]) -> list[Outcome]:
-        """Runs cells with one progress display, and says how each ended."""
+    def run(self, title: str, cells: Sequence[Cell]) -> list[Cell]:
+        """Runs cells with one progress display, and returns them as they ended."""
         from fedspray.studies.backends import Workers
         from fedspray.studies.grid import Grid
 
@@ -76,18 +76,18 @@ class Workers:
         if grid.num_stored:
             self.output.note(f"{title}: {grid.num_stored} of {grid.total} cells are finished already")
         try:
-            with _display(self.output, title, grid) as on_outcome:
-                outcomes = grid.run(on_outcome)
+            with _display(self.output, title, grid) as on_end:
+                ended = grid.run(on_end)
         except KeyboardInterrupt:
             done = grid.num_finished
             self.output.note(f"stopped; {done} of {grid.total} cells are finished. The same command goes on from here.")
             raise
-        self.outcomes.extend(outcomes)
-        return outcomes
+        self.ended.extend(ended)
+        return ended
 
 
-def read_plan(config: Path | None, given: Given | None, reference: str | None = None) -> Plan:
-    """The plan of a study: the file's values, then the flags.
+def read_study(config: Path | None, given: Given | None, reference: str | None = None) -> Study:
+    """A study: the file's values, then the flags.
 
     Args:
         config: the TOML file, if there is one.
@@ -96,7 +96,7 @@ def read_plan(config: Path | None, given: Given | None, reference: str | None = 
     """
     from fedspray.experiment import SETTINGS, Experiment
     from fedspray.studies.overrides import with_flags
-    from fedspray.studies.plan import Plan
+    from fedspray.studies.study import Study
 
     flags = values({name: value for name, value in (given or {}).items() if name != "set"})
     lists = {key: flags.pop(name) for name, key in _LISTS.items() if name in flags}
@@ -106,7 +106,7 @@ def read_plan(config: Path | None, given: Given | None, reference: str | None = 
     for name in [name for name in flags if name in SETTINGS]:  # stronger than all that the file says
         overrides.setdefault("", {}).setdefault(name, flags.pop(name))
     where = "command line" if config is None else str(config)
-    return Plan.from_values(
+    return Study.from_values(
         with_flags({} if config is None else Experiment.read_values(config), lists, flags, where), where, overrides
     )
 
@@ -135,13 +135,13 @@ def again(config: Path | None, given: Given | None) -> str:
     return shlex.join(words)
 
 
-def finish(outcomes: Sequence[Outcome]) -> None:
+def finish(cells: Sequence[Cell]) -> None:
     """Ends with exit code 3 if a cell failed; the sentence names the first."""
-    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+    failed = [cell for cell in cells if cell.failure is not None]
     if failed:
         raise RunStopped(
-            f"{len(failed)} of {len(outcomes)} cells failed; the same command tries them again. "
-            f"The first: {failed[0].cell}: {failed[0].failure}"
+            f"{len(failed)} of {len(cells)} cells failed; the same command tries them again. "
+            f"The first: {failed[0]}: {failed[0].failure}"
         )
 
 
@@ -154,19 +154,19 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def _display(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Outcome], None]]:
+def _display(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Cell], None]]:
     """One bar for the whole grid on a terminal, one line for each finished cell elsewhere; failures always."""
     if grid.num_stored == grid.total:
-        yield lambda outcome: None
+        yield lambda cell: None
     elif not output.messages.is_terminal:
-        yield lambda outcome: output.note(f"{title}: {_count(grid)}, {_told(outcome)}, {_left(grid)}")
+        yield lambda cell: output.note(f"{title}: {_count(grid)}, {_told(cell)}, {_left(grid)}")
     else:
-        with _bar(output, title, grid) as on_outcome:
-            yield on_outcome
+        with _bar(output, title, grid) as on_end:
+            yield on_end
 
 
 @contextmanager
-def _bar(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Outcome], None]]:
+def _bar(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Cell], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -186,15 +186,15 @@ def _bar(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Outcome],
             while not over.wait(1.0):
                 refresh()
 
-        def on_outcome(outcome: Outcome) -> None:
-            if outcome.failure is not None:
-                output.note(_told(outcome))
+        def on_end(cell: Cell) -> None:
+            if cell.failure is not None:
+                output.note(_told(cell))
             refresh()
 
         ticker = threading.Thread(target=tick, daemon=True)
         ticker.start()
         try:
-            yield on_outcome
+            yield on_end
         finally:
             over.set()
             ticker.join()
@@ -209,15 +209,15 @@ def _left(grid: Grid) -> str:
     return "time left unknown" if left is None else f"about {duration(left)} left"
 
 
-def _told(outcome: Outcome) -> str:
+def _told(cell: Cell) -> str:
     from fedspray.report.tables import percent
 
-    if outcome.result is None:
-        return f"{outcome.cell} FAILED: {outcome.failure}"
-    metrics = outcome.result.metrics
-    part, where = (metrics["val"], "validation ") if outcome.cell.validation_only else (metrics, "")
+    if cell.result is None:
+        return f"{cell} FAILED: {cell.failure}"
+    metrics = cell.result.metrics
+    part, where = (metrics["val"], "validation ") if cell.validation_only else (metrics, "")
     figures = f"{where}overall {percent(part['overall'])}, minority {percent(part['minority'])}"
-    return f"{outcome.cell}: {figures} ({duration(metrics['seconds'])})"
+    return f"{cell}: {figures} ({duration(metrics['seconds'])})"
 
 
 def _owned(settings: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -30,22 +30,20 @@ def sweep(
     from fedspray.report.comparisons import sweep_csv, sweep_sheet
     from fedspray.report.files import check_target, write_file
     from fedspray.report.sweeps import sweep_png
-    from fedspray.studies.comparison import Entry
+    from fedspray.studies.grid import run_rows
     from fedspray.studies.sweep import summarise_sweep, sweep_rows
 
     output = Output(as_json)
-    plan, workers = study.read_plan(config, given), study.Workers(work, output)
-    if plan.tune is not None:
+    wanted, workers = study.read_study(config, given), study.Workers(work, output)
+    if wanted.search is not None:
         output.note(f"{config}: [compare.tune] is not for sweeps, which choose nothing")
     setting, values = study.listed("--vary", vary)
     study.check_unset(setting, given)
-    rows = sweep_rows(plan, setting, values)
+    rows = sweep_rows(wanted, setting, values)
     folder = out or Path("studies") / f"{config.stem if config else 'sweep'}-{setting}"
     check_target(folder / "sweep.json", [".json"], "--out")
-    outcomes = workers.run(f"sweeping {setting}", [cell for _, row in rows for cell in row.cells(plan.seeds)])
-    count = len(plan.seeds)
-    entries = [(value, Entry.of(row, outcomes[i * count : (i + 1) * count])) for i, (value, row) in enumerate(rows)]
-    summary = summarise_sweep(setting, entries)
+    swept = run_rows(f"sweeping {setting}", [row for _, row in rows], workers.run)
+    summary = summarise_sweep(setting, [(value, row) for (value, _), row in zip(rows, swept, strict=True)])
     write_file(folder / "sweep.json", to_json(summary))
     write_file(folder / "sweep.csv", sweep_csv(summary))
     write_file(folder / "sweep.png", sweep_png(summary))
@@ -53,4 +51,4 @@ def sweep(
         output.show(sweep_sheet(summary).to_rich())
     output.note(f"wrote sweep.png, .csv and .json to {folder}; cells are in {work.cells}")
     output.result(summary)
-    study.finish(workers.outcomes)
+    study.finish(workers.ended)

@@ -13,8 +13,8 @@ from fedspray.cli.output import Output, to_json
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
-    from fedspray.studies.plan import Plan
-    from fedspray.studies.tuning import TunePlan
+    from fedspray.studies.study import Study
+    from fedspray.studies.tuning import Search
 
 
 @examples(
@@ -53,12 +53,12 @@ def tune(
     from fedspray.studies.tuning import chosen_toml, tune_rows
 
     output = Output(as_json)
-    plan, workers = study.read_plan(config, given), study.Workers(work, output)
-    search = _search(plan, grid, tuning_seeds, criterion, trials)
+    wanted, workers = study.read_study(config, given), study.Workers(work, output)
+    search = _search(wanted, grid, tuning_seeds, criterion, trials)
     names = dict.fromkeys(name for points in search.grid.values() for name in points) if grid else {}
     folder = out or Path("studies") / "-".join([config.stem if config else "tune", *names])
     check_target(folder / "search.json", [".json"], "--out")
-    _, records = tune_rows(plan.rows(), search, workers.run)
+    _, records = tune_rows(wanted.rows(), search, workers.run)
     write_file(folder / "search.json", to_json({"searches": records}))
     write_file(folder / "chosen.toml", chosen_toml(records))
     if not as_json:
@@ -66,16 +66,16 @@ def tune(
             output.show(search_sheet(record).to_rich())
     output.note(f"wrote search.json and chosen.toml to {folder}; cells are in {work.cells}")
     output.result({"searches": records})
-    study.finish(workers.outcomes)
+    study.finish(workers.ended)
 
 
 def _search(
-    plan: Plan, grid: Sequence[str] | None, seeds: int | None, criterion: str | None, trials: int | None
-) -> TunePlan:
+    wanted: Study, grid: Sequence[str] | None, seeds: int | None, criterion: str | None, trials: int | None
+) -> Search:
     """The search of the file, changed by flags; with ``--grid``, that takes the place of all its grids."""
-    from fedspray.studies.tuning import FIRST_SEED, TunePlan
+    from fedspray.studies.tuning import FIRST_SEED, Search
 
-    methods = [method.name for method in plan.methods]
+    methods = list(wanted.methods)
     given: dict[str, Any] = {"criterion": criterion, "trials": trials}
     given["seeds"] = None if seeds is None else tuple(range(FIRST_SEED, FIRST_SEED + seeds))
     given = {name: value for name, value in given.items() if value is not None}
@@ -83,12 +83,12 @@ def _search(
         names = dict(study.listed("--grid", item) for item in grid)
         if len(names) < len(grid):
             raise InputError("--grid names a setting twice, but all its values go into one --grid NAME=A,B,…")
-        basis = plan.tune or TunePlan()
+        basis = wanted.search or Search()
         search = replace(basis, grid=dict.fromkeys(methods, names), shared={}, untuned=(), **given)
-    elif plan.tune is not None:
-        search = replace(plan.tune, **given)
+    elif wanted.search is not None:
+        search = replace(wanted.search, **given)
     else:
         raise InputError("there is nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]")
-    search.check(methods, plan.seeds)
-    plan.check_search(search)
+    search.check(methods, wanted.seeds)
+    wanted.check_search(search)
     return search

@@ -18,7 +18,7 @@ from fedspray.runs import nodes, proxies, store
 from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
 from fedspray.runs.result import spread
-from fedspray.studies.comparison import Entry
+from fedspray.studies.cells import Row, by_place
 from fedspray.studies.results import CURVES, CellResult
 
 
@@ -137,23 +137,19 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
     return Comparison(methods, federation, _reference(methods, reference))
 
 
-def comparisons_of(entries: Sequence[Entry], reference: str) -> dict[tuple[str, str], Comparison]:
+def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str], Comparison]:
     """The finished cells of a study, by data set and backbone; methods without any are left out.
 
     Args:
-        entries: all rows, in the order in which methods are to be shown.
+        rows: all of them, in the order in which methods are to be shown.
         reference: the method that others are compared with where ``local`` is not among them.
     """
-    found: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        if entry.results:
-            found.setdefault(entry.place, []).append(entry)
     comparisons = {}
-    for place, group in found.items():
-        methods = tuple(_method_of(entry) for entry in group)
+    for place, group in by_place(row for row in rows if row.results).items():
+        methods = tuple(_method_of(row) for row in group)
         labels = [method.label for method in methods]
         wanted = reference if reference in labels and "local" not in labels else None
-        statistics = describe(group[0].outcomes[0].cell.federation()).to_json()
+        statistics = describe(group[0].ended[0].federation()).to_json()
         comparisons[place] = Comparison(methods, statistics, _reference(methods, wanted))
     return comparisons
 
@@ -221,22 +217,22 @@ def _read_seed(run: Path, seed: int) -> SeedRun:
     )
 
 
-def _method_of(entry: Entry) -> Contender:
+def _method_of(row: Row) -> Contender:
     """A row of a comparison; what a run folder says in its settings file is put together from its first cell."""
-    cell, seeds = entry.outcomes[0].cell, sorted(entry.results)
-    header = entry.results[seeds[0]].content
+    cell, seeds = row.ended[0], sorted(row.results)
+    header = row.results[seeds[0]].content
     kept = ("algorithm", "backbone", "settings", "federation", "versions", "dataset")
     content = {
         **{name: header[name] for name in kept},
         "fingerprint": header["graphs"],
         "started": None,
-        "finished": max(entry.results[seed].content["finished"] for seed in seeds),
+        "finished": max(row.results[seed].content["finished"] for seed in seeds),
         "source": cell.data.to_json(),
         "run": {**asdict(cell.run), "seeds": seeds},
     }
-    files = {o.cell.seed: o.path.name for o in entry.outcomes}
-    runs = tuple(_seed_of(entry.results[seed], files[seed]) for seed in seeds)
-    return Contender(entry.row.method, (content,), runs)
+    files = {each.seed: each.path.name for each in row.ended}
+    runs = tuple(_seed_of(row.results[seed], files[seed]) for seed in seeds)
+    return Contender(row.method, (content,), runs)
 
 
 def _seed_of(result: CellResult, source: str) -> SeedRun:

@@ -16,7 +16,8 @@ from fedspray.report.comparisons import comparison_csv, comparison_sheets, earli
 from fedspray.report.files import write_file
 from fedspray.report.html import write_page
 from fedspray.report.methods import Comparison, comparisons_of
-from fedspray.studies.comparison import Entry, summarise
+from fedspray.studies.cells import Row
+from fedspray.studies.comparison import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,11 +36,11 @@ class ComparisonResult:
 
     @classmethod
     def of(
-        cls, entries: Sequence[Entry], reference: str, *, draws: int = 2000, tuning: Sequence[Json] = ()
+        cls, rows: Sequence[Row], reference: str, *, draws: int = 2000, tuning: Sequence[Json] = ()
     ) -> ComparisonResult:
         """From finished cells; see `summarise`."""
-        pages = comparisons_of(entries, reference)
-        summary = summarise(entries, reference, draws=draws, tuning=tuning)
+        pages = comparisons_of(rows, reference)
+        summary = summarise(rows, reference, draws=draws, tuning=tuning)
         return cls({**summary, "pages": page_names(list(pages))}, pages)
 
     @classmethod

@@ -1,5 +1,6 @@
 """Studies: many runs as one piece of work, and what can be concluded from them.
 
-`cells` (one run of a grid, and its key), `results` (what is kept of it), `grid` (running many), `plan` (which
-ones), `tuning` (choosing settings), `sweep` (one setting over a list), `statistics`, `comparison`.
+`study` (which experiments; `overrides` by flags), `cells` (a row of a table, one run of it, and its key), `grid`
+(running many: `backends`, `worker`), `results` (what is kept of one), `tuning` (choosing settings), `sweep` (one
+setting over a list), `statistics`, `comparison`.
 """

@@ -14,34 +14,34 @@ import json
 import re
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fedspray import algorithms
 from fedspray.data.federation import Federation
 from fedspray.errors import InputError
-from fedspray.experiment import Data, RunSettings
+from fedspray.experiment import Data, Experiment, RunSettings
 from fedspray.federate import open_data
 from fedspray.files import Json
 from fedspray.runs.settings import Resolved, deciding, resolve
+from fedspray.studies.results import CellResult
 
 RESULT_VERSION = 1
 """Raised when the same settings, data and seed give other numbers than before, and only then."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A row of a table: an experiment under its names there. Its cells differ in the seed alone."""
+class Named(Experiment):
+    """An experiment under its names in tables."""
 
     dataset: str
     """The data set's name in tables."""
     method: str
     """The method's name in tables: the algorithm's, or one given to it with certain settings."""
-    data: Data
-    run: RunSettings
     label: str = ""
     """Settings that were changed, for people."""
 
@@ -60,11 +60,37 @@ class Row:
         """Every setting with its value."""
         return self.resolved.values
 
+    def __getstate__(self) -> Json:
+        """Without the objects, whose classes a worker finds by their names."""
+        return {name: value for name, value in vars(self).items() if name != "resolved"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Named):
+    """A row of a table: its cells differ in the seed alone."""
+
+    ended: tuple[Cell, ...] = ()
+    """How its cells ended; none before they are run."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What methods are compared within."""
+        return self.dataset, self.backbone
+
+    @property
+    def results(self) -> dict[int, CellResult]:
+        """Of the finished cells, by seed."""
+        return {cell.seed: cell.result for cell in self.ended if cell.result is not None}
+
     def with_values(self, values: Mapping[str, Any]) -> Row:
         """The same row with some settings changed."""
         words = [self.label, *(f"{name}={value}" for name, value in values.items())]
         run = replace(self.run, values={**self.run.values, **values})
         return replace(self, run=run, label=", ".join(filter(None, words)))
+
+    def with_seeds(self, seeds: Sequence[int]) -> Row:
+        """The same row with other seeds."""
+        return replace(self, run=replace(self.run, seeds=tuple(seeds)))
 
     def check(self) -> None:
         """Refuses settings that this method or backbone does not have."""
@@ -73,27 +99,27 @@ class Row:
         except InputError as error:
             raise InputError(f"{self.method}, {self.backbone}: {error}") from None
 
-    def cells(self, seeds: Sequence[int], *, validation_only: bool = False) -> list[Cell]:
+    def cells(self, *, validation_only: bool = False) -> list[Cell]:
         """One cell for each seed."""
-        own = {each.name: getattr(self, each.name) for each in fields(Row)}
+        names: Json = {"dataset": self.dataset, "method": self.method, "label": self.label}
         found = []
-        for seed in seeds:
+        for seed in self.run.seeds:
             run = replace(self.run, seeds=(seed,))
-            found.append(Cell(**{**own, "run": run}, validation_only=validation_only))
+            found.append(Cell(data=self.data, run=run, validation_only=validation_only, **names))
             vars(found[-1])["resolved"] = replace(self.resolved, settings=run)  # whatever the seed
         return found
 
-    def __getstate__(self) -> Json:
-        """Without the objects, whose classes a worker finds by their names."""
-        return {name: value for name, value in vars(self).items() if name != "resolved"}
-
 
 @dataclass(frozen=True, kw_only=True)
-class Cell(Row):
-    """A row with exactly one seed: one run."""
+class Cell(Named):
+    """An experiment with exactly one seed, and how it ended: with a result, or with the reason why there is none."""
 
     validation_only: bool = False
     """Nobody is a test node: for choosing settings."""
+    path: Path = Path()
+    """The file of its result, once it is looked for."""
+    result: CellResult | None = None
+    failure: str | None = None
 
     @property
     def seed(self) -> int:
@@ -157,6 +183,14 @@ class Cell(Row):
     def __str__(self) -> str:
         label = f", {self.label}" if self.label else ""
         return f"{self.dataset}, {self.method}, {self.backbone}{label}, seed {self.seed}"
+
+
+def by_place(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows that are compared with each other, by data set and backbone."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.place, []).append(row)
+    return found
 
 
 def _hash(identity: Json) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from statistics import fmean
 
 from fedspray.evaluation.metrics import METRICS
 from fedspray.files import Json
 from fedspray.runs.result import spread
-from fedspray.studies.cells import Row
-from fedspray.studies.grid import Outcome
-from fedspray.studies.results import CellResult
+from fedspray.studies.cells import Row, by_place
 from fedspray.studies.statistics import COMPARED, Tally, bootstrap, holm, paired_t, wilcoxon
 
 TIE = 0.001
@@ -20,92 +18,73 @@ TIE = 0.001
 COSTS = ("bytes_up", "bytes_down", "seconds", "cpu_seconds")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A row of the plan and its finished cells, by seed."""
-
-    row: Row
-    outcomes: Sequence[Outcome]
-    results: Mapping[int, CellResult] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, row: Row, outcomes: Sequence[Outcome]) -> Entry:
-        """Sorts out which cells were finished."""
-        return cls(row, outcomes, {o.cell.seed: o.result for o in outcomes if o.result is not None})
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """What methods are compared within."""
-        return self.row.dataset, self.row.backbone
-
-
-def summarise(entries: Sequence[Entry], reference: str, *, draws: int = 2000, tuning: Sequence[Json] = ()) -> Json:
+def summarise(rows: Sequence[Row], reference: str, *, draws: int = 2000, tuning: Sequence[Json] = ()) -> Json:
     """The whole comparison as one JSON object.
 
     Args:
-        entries: all rows.
+        rows: all of them, with their cells.
         reference: the method that the others are compared with.
         draws: of the bootstrap; 0 leaves it out.
         tuning: the records of the searches, to be kept along.
     """
     return {
         "reference": reference,
-        "seeds": sorted({seed for entry in entries for seed in entry.results}),
+        "seeds": sorted({seed for row in rows for seed in row.results}),
         "bootstrap_draws": draws,
-        "rows": [figures(entry) for entry in entries],
-        "tests": [test for group in _groups(entries) for test in _tests(group, reference, draws)],
-        "win_tie_loss": _tallies(entries, reference),
+        "rows": [figures(row) for row in rows],
+        "tests": [test for group in by_place(rows).values() for test in _tests(group, reference, draws)],
+        "win_tie_loss": _tallies(rows, reference),
         "tuning": list(tuning),
         "failures": [
             {
-                **{name: getattr(o.cell, name) for name in ("dataset", "method", "backbone", "seed")},
-                "reason": o.failure,
+                **{name: getattr(cell, name) for name in ("dataset", "method", "backbone", "seed")},
+                "reason": cell.failure,
             }
-            for entry in entries
-            for o in entry.outcomes
-            if o.failure is not None
+            for row in rows
+            for cell in row.ended
+            if cell.failure is not None
         ],
     }
 
 
-def figures(entry: Entry) -> Json:
+def figures(row: Row) -> Json:
     """One method on one data set with one backbone: figures over seeds."""
-    metrics = [entry.results[seed].metrics for seed in sorted(entry.results)]
+    metrics = [row.results[seed].metrics for seed in sorted(row.results)]
     values = {name: [m.get(name) for m in metrics] for name in (*METRICS, "best_round")}
     return {
-        "dataset": entry.row.dataset,
-        "backbone": entry.row.backbone,
-        "method": entry.row.method,
-        "algorithm": entry.row.run.algorithm,
-        "preset": entry.row.run.preset,
-        "settings": entry.outcomes[0].cell.settings,
-        "seeds": sorted(entry.results),
+        "dataset": row.dataset,
+        "backbone": row.backbone,
+        "method": row.method,
+        "algorithm": row.run.algorithm,
+        "preset": row.run.preset,
+        "settings": row.settings,
+        "seeds": sorted(row.results),
         **{name: {**spread(found), "values": found} for name, found in values.items()},
         **{name: spread([m[name] for m in metrics])["mean"] for name in COSTS},
         "client_failures": sum(m["failures"] for m in metrics),
-        "cells": [o.path.name for o in entry.outcomes if o.result is not None],
+        "cells": [cell.path.name for cell in row.ended if cell.result is not None],
     }
 
 
-def _tests(group: Sequence[Entry], reference: str, draws: int) -> list[Json]:
+def _tests(group: Sequence[Row], reference: str, draws: int) -> list[Json]:
     """Every other method against the reference, on one data set with one backbone."""
-    base = next(entry for entry in group if entry.row.method == reference)
-    others = [entry for entry in group if entry is not base and _common(entry, base)]
+    base = next(row for row in group if row.method == reference)
+    others = [row for row in group if row is not base and _common(row, base)]
     intervals = {}
     if draws and others:
-        tables = {e.row.method: {seed: e.results[seed].nodes for seed in _common(e, base)} for e in (base, *others)}
+        tables = {e.method: {seed: e.results[seed].nodes for seed in _common(e, base)} for e in (base, *others)}
         intervals = bootstrap(tables, reference, draws=draws)
     tests: list[Json] = []
     for metric in COMPARED:
-        rows: list[Json] = []
-        for entry in others:
-            differences = _differences(entry, base, metric)
-            interval = intervals.get((entry.row.method, metric))
-            rows.append(
+        lines: list[Json] = []
+        for row in others:
+            differences = _differences(row, base, metric)
+            interval = intervals.get((row.method, metric))
+            lines.append(
                 {
-                    "dataset": entry.row.dataset,
-                    "backbone": entry.row.backbone,
-                    "method": entry.row.method,
+                    "dataset": row.dataset,
+                    "backbone": row.backbone,
+                    "method": row.method,
                     "metric": metric,
                     "pairs": len(differences),
                     "difference": fmean(differences) if differences else None,
@@ -116,23 +95,23 @@ def _tests(group: Sequence[Entry], reference: str, draws: int) -> list[Json]:
                 }
             )
         for name in ("t_p", "wilcoxon_p"):
-            for row, corrected in zip(rows, holm([row[name] for row in rows]), strict=True):
-                row[f"{name}_holm"] = corrected
-        tests += rows
+            for line, corrected in zip(lines, holm([line[name] for line in lines]), strict=True):
+                line[f"{name}_holm"] = corrected
+        tests += lines
     return tests
 
 
-def _tallies(entries: Sequence[Entry], reference: str) -> list[Json]:
+def _tallies(rows: Sequence[Row], reference: str) -> list[Json]:
     """How often each method beats the reference: over clients, and over pairs of data set and backbone."""
-    bases = {entry.place: entry for entry in entries if entry.row.method == reference}
-    methods = list(dict.fromkeys(entry.row.method for entry in entries if entry.row.method != reference))
-    rows = []
+    bases = {row.place: row for row in rows if row.method == reference}
+    methods = list(dict.fromkeys(row.method for row in rows if row.method != reference))
+    lines = []
     for method in methods:
-        pairs = [(entry, bases[entry.place]) for entry in entries if entry.row.method == method]
+        pairs = [(row, bases[row.place]) for row in rows if row.method == method]
         for metric in COMPARED:
-            by_client = [value for entry, base in pairs for value in _client_differences(entry, base, metric)]
-            by_place = [fmean(found) for entry, base in pairs if (found := _differences(entry, base, metric))]
-            rows.append(
+            by_client = [value for row, base in pairs for value in _client_differences(row, base, metric)]
+            by_place = [fmean(found) for row, base in pairs if (found := _differences(row, base, metric))]
+            lines.append(
                 {
                     "method": method,
                     "metric": metric,
@@ -140,19 +119,19 @@ def _tallies(entries: Sequence[Entry], reference: str) -> list[Json]:
                     "tables": asdict(Tally.of(by_place, TIE)),
                 }
             )
-    return rows
+    return lines
 
 
-def _differences(entry: Entry, base: Entry, metric: str) -> list[float]:
-    pairs = [(entry.results[s].metrics[metric], base.results[s].metrics[metric]) for s in _common(entry, base)]
+def _differences(row: Row, base: Row, metric: str) -> list[float]:
+    pairs = [(row.results[s].metrics[metric], base.results[s].metrics[metric]) for s in _common(row, base)]
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
-def _client_differences(entry: Entry, base: Entry, metric: str) -> list[float]:
+def _client_differences(row: Row, base: Row, metric: str) -> list[float]:
     """Each client's difference, averaged over seeds."""
     by_client: dict[str, list[float]] = {}
-    for seed in _common(entry, base):
-        ours, theirs = entry.results[seed].metrics["clients"], base.results[seed].metrics["clients"]
+    for seed in _common(row, base):
+        ours, theirs = row.results[seed].metrics["clients"], base.results[seed].metrics["clients"]
         for client in ours:
             a, b = ours[client][metric], theirs.get(client, {}).get(metric)
             if a is not None and b is not None:
@@ -160,18 +139,11 @@ def _client_differences(entry: Entry, base: Entry, metric: str) -> list[float]:
     return [fmean(values) for values in by_client.values()]
 
 
-def _common(entry: Entry, base: Entry) -> list[int]:
+def _common(row: Row, base: Row) -> list[int]:
     """Seeds that both have, with figures of the same clients: those of a client that failed are missing."""
 
-    def clients(of: Entry, seed: int) -> set[str]:
+    def clients(of: Row, seed: int) -> set[str]:
         return set(of.results[seed].metrics["clients"])
 
-    both = sorted(set(entry.results) & set(base.results))
-    return [seed for seed in both if clients(entry, seed) == clients(base, seed)]
-
-
-def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.place, []).append(entry)
-    return list(groups.values())
+    both = sorted(set(row.results) & set(base.results))
+    return [seed for seed in both if clients(row, seed) == clients(base, seed)]

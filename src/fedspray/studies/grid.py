@@ -22,21 +22,9 @@ from typing import Any
 from fedspray.runs import store
 from fedspray.runs.interrupts import remembered_interrupts
 from fedspray.studies.backends import Workers, in_parallel, worker_death
-from fedspray.studies.cells import Cell
+from fedspray.studies.cells import Cell, Row
 from fedspray.studies.results import CellResult
 from fedspray.studies.worker import Job, work
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """How one cell ended: with a result, or with the reason why there is none."""
-
-    cell: Cell
-    path: Path
-    result: CellResult | None = None
-    failure: str | None = None
-    was_stored: bool = False
-    """It was finished before."""
 
 
 @dataclass(eq=False)
@@ -72,35 +60,37 @@ class Grid:
         stored = [key for key, job in self._jobs.items() if job.path.exists()]
         for key in stored:
             self._jobs[key].drop_lock()
-        self._outcomes = {key: self._load(self._jobs[key], was_stored=True) for key in stored}
+        self._ended = {key: self._load(self._jobs[key]) for key in stored}
         self.num_stored = len(stored)
         self.total = len(self._jobs)
         self._began, self._done_before = time.monotonic(), self._steps_done()
 
-    def run(self, on_outcome: Callable[[Outcome], None] | None = None) -> list[Outcome]:
-        """Runs what is not there yet, and returns how every cell ended, in the order of `cells`."""
+    def run(self, on_end: Callable[[Cell], None] | None = None) -> list[Cell]:
+        """Runs what is not there yet, and returns all cells, in their order, as they ended."""
         self._began, self._done_before = time.monotonic(), self._steps_done()
         with remembered_interrupts() as stop_if_interrupted:
-            while pending := [job for key, job in self._jobs.items() if key not in self._outcomes]:
+            while pending := [job for key, job in self._jobs.items() if key not in self._ended]:
                 began = time.time()
                 try:
                     for key, failure in in_parallel(self.workers, work, pending):
-                        self._add(key, failure, on_outcome)
+                        self._add(key, failure, on_end)
                         stop_if_interrupted()
                 except worker_death():
                     stop_if_interrupted()  # a terminal interrupts the workers too
-                    in_work = [job for job in pending if job.key not in self._outcomes and job.was_begun(began)]
+                    in_work = [job for job in pending if job.key not in self._ended and job.was_begun(began)]
                     for job in in_work:
-                        self._add(job.key, _run_alone(self.workers, job), on_outcome)
+                        self._add(job.key, _run_alone(self.workers, job), on_end)
                     if not in_work:
                         raise
-        return [replace(self._outcomes[key], cell=cell) for key, cell in zip(self._keys, self.cells, strict=True)]
+        return self.stored()
 
-    def stored(self) -> list[Outcome]:
-        """How every cell stands, running none: one that is not finished has neither a result nor a failure."""
-        nothing = {key: Outcome(job.cell, job.path) for key, job in self._jobs.items()}
-        known = {**nothing, **self._outcomes}
-        return [replace(known[key], cell=cell) for key, cell in zip(self._keys, self.cells, strict=True)]
+    def stored(self) -> list[Cell]:
+        """All cells as they stand, running none: one that is not finished has neither a result nor a failure."""
+        found = []
+        for key, cell in zip(self._keys, self.cells, strict=True):
+            known = self._ended.get(key, cell)
+            found.append(replace(cell, path=self._jobs[key].path, result=known.result, failure=known.failure))
+        return found
 
     @property
     def num_finished(self) -> int:
@@ -126,8 +116,8 @@ class Grid:
 
     def _expected(self, cell: Cell) -> float | None:
         """Seconds of a cell like this one, by its steps: on the same data, as much else the same as can be had."""
-        outcomes = list(self._outcomes.values())  # the display asks from its own thread
-        finished = [(o.cell, o.result.metrics["seconds"]) for o in outcomes if o.result is not None]
+        ended = list(self._ended.values())  # the display asks from its own thread
+        finished = [(other, other.result.metrics["seconds"]) for other in ended if other.result is not None]
         for alike in (_row, _kind, _loose_kind):
             known = [(seconds, _steps(other)) for other, seconds in finished if alike(other) == alike(cell)]
             if known:
@@ -139,7 +129,7 @@ class Grid:
 
     def _share(self, key: str) -> float:
         job = self._jobs[key]
-        if key in self._outcomes or job.path.exists():
+        if key in self._ended or job.path.exists():
             return 1.0
         records = job.run_folder / f"seed-{job.cell.seed}" / store.RECORDS
         try:
@@ -147,16 +137,28 @@ class Grid:
         except OSError:
             return 0.0
 
-    def _add(self, key: str, failure: str | None, on_outcome: Callable[[Outcome], None] | None) -> None:
+    def _add(self, key: str, failure: str | None, on_end: Callable[[Cell], None] | None) -> None:
         job = self._jobs[key]
-        outcome = Outcome(job.cell, job.path, failure=failure) if failure else self._load(job)
-        self._outcomes[key] = outcome
-        if on_outcome is not None:
-            on_outcome(outcome)
+        self._ended[key] = replace(job.cell, path=job.path, failure=failure) if failure else self._load(job)
+        if on_end is not None:
+            on_end(self._ended[key])
 
     @staticmethod
-    def _load(job: Job, *, was_stored: bool = False) -> Outcome:
-        return Outcome(job.cell, job.path, CellResult.load(job.path, job.key), was_stored=was_stored)
+    def _load(job: Job) -> Cell:
+        return replace(job.cell, path=job.path, result=CellResult.load(job.path, job.key))
+
+
+RunCells = Callable[[str, Sequence[Cell]], list[Cell]]
+"""Runs cells under a title (or only looks for finished ones), and returns them as they ended."""
+
+
+def run_rows(title: str, rows: Sequence[Row], run_cells: RunCells, *, validation_only: bool = False) -> list[Row]:
+    """Runs the cells of rows, seed by seed, so that what is there after a while can be compared."""
+    cells = [row.cells(validation_only=validation_only) for row in rows]
+    order = sorted((k, i) for i, own in enumerate(cells) for k in range(len(own)))
+    listed = [cells[i][k] for k, i in order]
+    ended = dict(zip(order, run_cells(title, listed) if listed else [], strict=True))
+    return [replace(row, ended=tuple(ended[k, i] for k in range(len(cells[i])))) for i, row in enumerate(rows)]
 
 
 def _run_alone(workers: Workers, job: Job) -> str | None:

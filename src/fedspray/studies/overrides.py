@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedspray.experiment import check_node_lists, data_knobs
-from fedspray.studies.plan import dataset_name, method_name, split_owners
+from fedspray.studies.study import dataset_name, method_name, split_owners
 
 Values = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""One setting over a list of values: the rows of a plan, once for each value."""
+"""One setting over a list of values: the rows of a study, once for each value."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from fedspray.experiment import Data, data_knobs
 from fedspray.files import Json
 from fedspray.runs.settings import check_meaning
 from fedspray.studies.cells import Row
-from fedspray.studies.comparison import Entry, figures
-from fedspray.studies.plan import Plan
+from fedspray.studies.comparison import figures
 from fedspray.studies.statistics import COMPARED
+from fedspray.studies.study import Study
 
 _NAMED = ("dataset", "partitioner", "partition_dir")
 """What a study lists, instead of varying it."""
 
 
-def sweep_rows(plan: Plan, setting: str, values: Sequence[Any]) -> list[tuple[Any, Row]]:
-    """Every value with every row of the plan.
+def sweep_rows(study: Study, setting: str, values: Sequence[Any]) -> list[tuple[Any, Row]]:
+    """Every value with every row of the study.
 
     Args:
-        plan: what is the same for all values.
+        study: what is the same for all values.
         setting: any setting of the algorithm, backbone or rounds, or one of the data: clients, nodes, alpha.
         values: as given; each is read like the setting.
     """
     if len(values) < 2:
         raise InputError(f"{setting} has {len(values)} value(s), but a sweep needs at least 2")
-    if any(setting in rule.values for rule in plan.flags):
+    if any(setting in given for _, given in study.flags):
         raise InputError(f"{setting} is set by a flag and varied, but only one can be")
-    for row in plan.rows():
+    for row in study.rows():
         check_meaning(row.run.algorithm, [setting], row.run.backbone)
     found = []
     for value in values:
-        for row in plan.rows():
+        for row in study.rows():
             changed = _with_data(row, setting, value) if setting in data_knobs() else row.with_values({setting: value})
             changed.check()
             shown = changed.data.to_json()[setting] if setting in data_knobs() else changed.settings[setting]
             found.append((shown, changed))
-    read = [shown for shown, _ in found[:: len(plan.rows())]]
+    read = [shown for shown, _ in found[:: len(study.rows())]]
     twice = next((shown for i, shown in enumerate(read) if shown in read[:i]), None)
     if twice is not None:
         raise InputError(f"{setting} has the value {twice} twice, but each may appear once")
     return found
 
 
-def summarise_sweep(setting: str, entries: Sequence[tuple[Any, Entry]]) -> Json:
+def summarise_sweep(setting: str, rows: Sequence[tuple[Any, Row]]) -> Json:
     """The figures of every value as one JSON object, made from the rows of the comparison."""
     return {
         "setting": setting,
         "metrics": list(COMPARED),
-        "rows": [{"value": value, **figures(entry)} for value, entry in entries],
+        "rows": [{"value": value, **figures(row)} for value, row in rows],
     }
 
 

@@ -22,32 +22,28 @@ node (`Cell.validation_only`): no figure about one is computed, let alone record
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedspray.errors import InputError, RunStopped, unknown
 from fedspray.evaluation.metrics import METRICS
 from fedspray.files import Json
 from fedspray.seeds import generator
+from fedspray.studies.cells import Cell, Row, by_place
+from fedspray.studies.grid import RunCells, run_rows
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table, is_whole
 
-if TYPE_CHECKING:
-    from fedspray.studies.cells import Cell, Row
-    from fedspray.studies.grid import Outcome
-
 Values = dict[str, Any]
-RunCells = Callable[[str, "Sequence[Cell]"], "list[Outcome]"]
-"""Runs cells under a title, and says how each ended."""
 
 FIRST_SEED = 1000
 """Tuning seeds count from here unless they are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunePlan:
+class Search:
     """What is searched, and by what it is chosen."""
 
     seeds: tuple[int, ...] = (FIRST_SEED,)
@@ -61,7 +57,7 @@ class TunePlan:
     untuned: tuple[str, ...] = ()
 
     @classmethod
-    def from_values(cls, values: Any, methods: Sequence[str], reporting_seeds: Sequence[int], where: str) -> TunePlan:
+    def from_values(cls, values: Any, methods: Sequence[str], reporting_seeds: Sequence[int], where: str) -> Search:
         """Reads ``[compare.tune]``; refuses an unequal number of trials and seeds that are also reported."""
         check_table(values, f"{where}: tune")
         check_keys(values, ("seeds", "criterion", "trials", "shared", "grid", "untuned"), f"{where}: [compare.tune]")
@@ -72,7 +68,7 @@ class TunePlan:
         for name in [*grids, *untuned]:
             if name not in methods:
                 raise unknown("method of this comparison", name, methods)
-        plan = cls(
+        search = cls(
             seeds=check_seeds(values.get("seeds", 1), f"{where}: tuning seeds", FIRST_SEED),
             criterion=values.get("criterion", "mean"),
             trials=values.get("trials"),
@@ -80,8 +76,8 @@ class TunePlan:
             grid={name: _lists(grid, f"{where}: [compare.tune.grid.{name}]") for name, grid in grids.items()},
             untuned=tuple(untuned),
         )
-        plan.check(methods, reporting_seeds)
-        return plan
+        search.check(methods, reporting_seeds)
+        return search
 
     def check(self, methods: Sequence[str], reporting_seeds: Sequence[int]) -> None:
         """Refuses a search that is unfair, or that looks at what will be reported."""
@@ -123,7 +119,7 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[Values]:
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
-def tune_rows(rows: Sequence[Row], plan: TunePlan, run_cells: RunCells) -> tuple[list[Row], list[Json]]:
+def tune_rows(rows: Sequence[Row], search: Search, run_cells: RunCells) -> tuple[list[Row], list[Json]]:
     """Chooses settings for every row: the rows with their chosen settings, and the record of each search.
 
     First the shared settings, for all methods of a data set and backbone together: by the mean of the
@@ -132,19 +128,19 @@ def tune_rows(rows: Sequence[Row], plan: TunePlan, run_cells: RunCells) -> tuple
     records: list[Json] = []
     rows = list(rows)
     for row in rows:
-        for points in (plan.shared_points() if plan.shared else [], plan.points(row.method)):
+        for points in (search.shared_points() if search.shared else [], search.points(row.method)):
             _check_points(row, points)
-    if plan.shared:
-        groups = _grouped(rows)
-        searches = [(members, plan.shared_points()) for members in groups.values()]
-        found = _search(searches, plan, run_cells, "tuning shared settings")
+    if search.shared:
+        groups = by_place(rows)
+        searches = [(members, search.shared_points()) for members in groups.values()]
+        found = _tried(searches, search, run_cells, "tuning shared settings")
         for (dataset, backbone), record in zip(groups, found, strict=True):
             names = [row.method for row in groups[dataset, backbone]]
             records.append({"dataset": dataset, "backbone": backbone, "methods": names, **record})
         chosen = dict(zip(groups, (record["chosen"] for record in found), strict=True))
         rows = [row.with_values(chosen[row.dataset, row.backbone]) for row in rows]
-    tuned = [i for i, row in enumerate(rows) if row.method in plan.grid and row.method not in plan.untuned]
-    found = _search([([rows[i]], plan.points(rows[i].method)) for i in tuned], plan, run_cells, "tuning each method")
+    tuned = [i for i, row in enumerate(rows) if row.method in search.grid and row.method not in search.untuned]
+    found = _tried([([rows[i]], search.points(rows[i].method)) for i in tuned], search, run_cells, "tuning each method")
     for i, record in zip(tuned, found, strict=True):
         row = rows[i]
         records.append({"dataset": row.dataset, "backbone": row.backbone, "methods": [row.method], **record})
@@ -178,26 +174,25 @@ def criterion_score(criterion: str, validation: Json) -> float | None:
     return METRICS[criterion].score(validation.get(criterion))
 
 
-def _search(
-    searches: Sequence[tuple[Sequence[Row], list[Values]]], plan: TunePlan, run_cells: RunCells, title: str
+def _tried(
+    searches: Sequence[tuple[Sequence[Row], list[Values]]], search: Search, run_cells: RunCells, title: str
 ) -> list[Json]:
     """All trials of all searches as one grid of cells; then, for each search, its record."""
-    cells, searches = [], [(rows, [_read(rows[0], point) for point in points]) for rows, points in searches]
-    for rows, points in searches:
-        for changed in (row.with_values(point) for point in points for row in rows):
-            changed.check()
-            cells += changed.cells(plan.seeds, validation_only=True)
-    outcomes = iter(run_cells(title, cells)) if cells else iter(())
+    searches = [(rows, [_read(rows[0], point) for point in points]) for rows, points in searches]
+    changed = [row.with_values(point) for rows, points in searches for point in points for row in rows]
+    for row in changed:
+        row.check()
+    tried = iter(run_rows(title, [row.with_seeds(search.seeds) for row in changed], run_cells, validation_only=True))
     records = []
     for rows, points in searches:
-        trials = [_trial(point, [next(outcomes) for _ in rows for _ in plan.seeds], plan) for point in points]
+        trials = [_trial(point, [cell for _ in rows for cell in next(tried).ended], search) for point in points]
         best = max((t for t in trials if t["score"] is not None), key=lambda t: t["score"], default=None)
         if best is None:
             raise RunStopped(f"no trial of {rows[0].dataset}, {rows[0].method}, {rows[0].backbone} gave a score")
         records.append(
             {
-                "criterion": plan.criterion,
-                "seeds": list(plan.seeds),
+                "criterion": search.criterion,
+                "seeds": list(search.seeds),
                 "num_trials": len(trials),
                 "chosen": best["values"],
                 "trials": trials,
@@ -206,17 +201,17 @@ def _search(
     return records
 
 
-def _trial(point: Values, outcomes: Sequence[Outcome], plan: TunePlan) -> Json:
+def _trial(point: Values, cells: Sequence[Cell], search: Search) -> Json:
     """One point of a search: validation figures only, since there are no others."""
     runs = []
-    for outcome in outcomes:
-        run: Json = {"method": outcome.cell.method, "seed": outcome.cell.seed, "failure": outcome.failure}
-        if outcome.result is not None:
-            metrics = outcome.result.metrics
+    for cell in cells:
+        run: Json = {"method": cell.method, "seed": cell.seed, "failure": cell.failure}
+        if cell.result is not None:
+            metrics = cell.result.metrics
             run |= {name: metrics["val"][name] for name in ("overall", "minority", "balanced", "loss")}
             run |= {"round": metrics["best_round"], "client_failures": metrics["failures"]}
             # Without the nodes of a client that failed, a figure cannot be set against others.
-            run["score"] = None if metrics["failures"] else criterion_score(plan.criterion, metrics["val"])
+            run["score"] = None if metrics["failures"] else criterion_score(search.criterion, metrics["val"])
         runs.append(run)
     scores = [run.get("score") for run in runs]
     known = [value for value in scores if value is not None]
@@ -238,13 +233,6 @@ def _check_points(row: Row, points: Sequence[Values]) -> None:
             words = ", ".join(f"{name} = {value}" for name, value in point.items())
             raise InputError(f"{row.method}, {row.backbone}: {words} is tried twice, but trials must differ")
         seen.append(point)
-
-
-def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.dataset, row.backbone), []).append(row)
-    return groups
 
 
 def _lists(grid: Any, where: str) -> dict[str, list[Any]]:

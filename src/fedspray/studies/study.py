@@ -1,4 +1,4 @@
-"""Which cells a study consists of: an experiment (`runs/experiment.py`) and a table ``[compare]`` of lists.
+"""What a study consists of: an experiment (`experiment.py`) and a table ``[compare]`` of lists.
 
 ::
 
@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,39 +40,25 @@ from fedspray.experiment import (
 )
 from fedspray.runs.settings import check_meaning
 from fedspray.studies.cells import Row
-from fedspray.studies.tuning import TunePlan
+from fedspray.studies.tuning import Search
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
 
 _METHOD_KEYS = ("name", "algorithm", "preset", "set", "link")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """An algorithm with certain settings, under a name for the tables."""
-
-    name: str
-    algorithm: str
-    preset: str | None = None
-    set: Mapping[str, Any] = field(default_factory=dict)
-    link: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Settings for the cells that all of `owners` apply to: names of data sets, methods and backbones."""
-
-    owners: tuple[str, ...]
-    values: Mapping[str, Any]
+Rule = tuple[tuple[str, ...], Mapping[str, Any]]
+"""Names of data sets, methods and backbones, and settings for the rows that all of them apply to."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """All that ``fedspray compare`` takes. `Plan.from_values` reads a TOML file and flags."""
+class Study:
+    """A grid of experiments: data sets, backbones and methods. `compare`, `sweep` and `tune` read it differently."""
 
     base: Experiment
     datasets: Mapping[str, Data]
     """By their names in tables."""
-    methods: tuple[Method, ...]
+    methods: Mapping[str, RunSettings]
+    """Algorithm, preset and links, by their names in tables."""
     backbones: tuple[str, ...]
     seeds: tuple[int, ...]
     reference: str
@@ -80,12 +66,12 @@ class Plan:
     rules: tuple[Rule, ...] = ()
     flags: tuple[Rule, ...] = ()
     """Stronger than `rules`."""
-    tune: TunePlan | None = None
+    search: Search | None = None
 
     @classmethod
     def from_values(
         cls, values: Mapping[str, Any], where: str, overrides: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> Plan:
+    ) -> Study:
         """From the values of a TOML file with a table ``compare``; unknown names are refused.
 
         Args:
@@ -98,14 +84,14 @@ class Plan:
         check_keys(compare, known, f"{where}: [compare]")
         base = Experiment.from_values({k: v for k, v in values.items() if k != "compare"}, where)
         datasets = _datasets(compare.get("datasets", [base.data.dataset]), values, where)
-        methods = _methods(compare.get("algorithms", [base.run.algorithm]), base.run, where)
-        names = [method.name for method in methods]
+        methods, own = _methods(compare.get("algorithms", [base.run.algorithm]), base.run, where)
+        names = list(methods)
         reference = compare.get("reference", "fedspray" if "fedspray" in names else names[0])
         if reference not in names:
             raise unknown("reference", str(reference), names)
         backbones = check_list(compare.get("backbones", [base.run.backbone]), f"{where}: backbones", "names")
         seeds = compare.get("seeds")
-        plan = cls(
+        study = cls(
             base=base,
             datasets=datasets,
             methods=methods,
@@ -113,27 +99,18 @@ class Plan:
             seeds=base.run.seeds if seeds is None else check_seeds(seeds, f"{where}: seeds"),
             reference=reference,
         )
-        everything = plan._names()
-        plan = replace(
-            plan,
-            rules=tuple(_rules(compare.get("set", {}), everything, f"{where}: [compare.set]")),
-            flags=tuple(_rules(overrides or {}, everything, "--set")),
+        everything = _checked_names([*datasets, *methods, *study.backbones])
+        study = replace(
+            study,
+            rules=(*own, *_rules(compare.get("set", {}), everything, f"{where}: [compare.set]")),
+            flags=_rules(overrides or {}, everything, "--set"),
         )
         if "tune" in compare:
-            search = TunePlan.from_values(compare["tune"], names, plan.seeds, where)
-            plan.check_search(search)
-            plan = replace(plan, tune=search)
-        for row in plan.rows():
-            row.check()  # refuse bad settings before any data are touched
-        for method in plan.methods:
-            own = [rule.values for rule in (*plan.rules, *plan.flags) if method.name in rule.owners]
-            check_meaning(method.algorithm, [name for given in (method.set, *own) for name in given])
-        for rule in (*plan.rules, *plan.flags):
-            for method in [each for each in plan.methods if each.name in rule.owners] or plan.methods:
-                shared = () if method.name in rule.owners else algorithms.find(method.algorithm).ignores
-                for backbone in set(plan.backbones) & set(rule.owners):  # what is for all, some may ignore
-                    check_meaning(method.algorithm, [name for name in rule.values if name not in shared], backbone)
-        return plan
+            search = Search.from_values(compare["tune"], names, study.seeds, where)
+            study.check_search(search)
+            study = replace(study, search=search)
+        study._check()
+        return study
 
     def rows(self) -> list[Row]:
         """Every data set with every backbone and every method, in this order."""
@@ -148,37 +125,48 @@ class Plan:
             for method in self.methods
         ]
 
-    def check_search(self, search: TunePlan) -> None:
+    def check_search(self, search: Search) -> None:
         """Refuses to search a setting that a flag has decided, or that means nothing to a method."""
-        for method in self.methods:
-            check_meaning(method.algorithm, search.grid.get(method.name, {}))
-            searched = {*search.shared, *search.grid.get(method.name, {})}
-            others = {other.name for other in self.methods} - {method.name}
-            for rule in self.flags:
-                both = sorted(searched & set(rule.values))
-                if both and not others & set(rule.owners):
-                    raise InputError(f"{both[0]} is set by a flag and searched for {method.name}, but only one can be")
+        for method, run in self.methods.items():
+            check_meaning(run.algorithm, search.grid.get(method, {}))
+            searched = {*search.shared, *search.grid.get(method, {})}
+            for owners, values in self.flags:
+                both = sorted(searched & set(values))
+                if both and not (set(self.methods) - {method}) & set(owners):
+                    raise InputError(f"{both[0]} is set by a flag and searched for {method}, but only one can be")
 
-    def _row(self, dataset: str, backbone: str, method: Method) -> Row:
-        shared = self.base.run
-        values = {**shared.values, **method.set}
-        for rule in (*self.rules, *self.flags):
-            if set(rule.owners) <= {dataset, backbone, method.name}:
-                values |= rule.values
-        run = replace(shared, algorithm=method.algorithm, preset=method.preset, link=method.link, values=values)
-        run = replace(run, backbone=backbone)
-        return Row(dataset=dataset, method=method.name, data=self.datasets[dataset].located(), run=run)
+    def _row(self, dataset: str, backbone: str, method: str) -> Row:
+        values = dict(self.base.run.values)
+        for owners, given in (*self.rules, *self.flags):
+            if set(owners) <= {dataset, backbone, method}:
+                values |= given
+        run = replace(self.methods[method], backbone=backbone, values=values, seeds=self.seeds)
+        return Row(dataset=dataset, method=method, data=self.datasets[dataset].located(), run=run)
 
-    def _names(self) -> list[str]:
-        """Of data sets, methods and backbones; refuses names that cannot be told apart, or not be shown in a line."""
-        names = [*self.datasets, *(method.name for method in self.methods), *self.backbones]
-        for name in names:
-            if name != name.strip() or not name or not name.isprintable():
-                raise InputError(f"the name {name!r} must not be empty or have line breaks, tabs or spaces around it")
-            parts = split_owners(name, [other for other in names if other != name])
-            if names.count(name) > 1 or (len(parts) > 1 and set(parts) <= set(names)):
-                raise InputError(f"{name!r} names two things of this comparison, but names must differ")
-        return names
+    def _check(self) -> None:
+        """Refuses bad settings, and those that mean nothing where they are given, before any data are touched."""
+        for row in self.rows():
+            row.check()
+        for owners, values in (*self.rules, *self.flags):
+            named = [method for method in self.methods if method in owners]
+            for method in named:
+                check_meaning(self.methods[method].algorithm, values)
+            for method in named or self.methods:
+                algorithm = self.methods[method].algorithm
+                shared = () if named else algorithms.find(algorithm).ignores  # what is for all, some may ignore
+                for backbone in set(self.backbones) & set(owners):
+                    check_meaning(algorithm, [name for name in values if name not in shared], backbone)
+
+
+def _checked_names(names: list[str]) -> list[str]:
+    """Refuses names of data sets, methods and backbones that cannot be told apart, or not be shown in a line."""
+    for name in names:
+        if name != name.strip() or not name or not name.isprintable():
+            raise InputError(f"the name {name!r} must not be empty or have line breaks, tabs or spaces around it")
+        parts = split_owners(name, [other for other in names if other != name])
+        if names.count(name) > 1 or (len(parts) > 1 and set(parts) <= set(names)):
+            raise InputError(f"{name!r} names two things of this comparison, but names must differ")
+    return names
 
 
 def dataset_name(entry: str | Mapping[str, Any]) -> str:
@@ -206,8 +194,10 @@ def _datasets(listed: Any, values: Mapping[str, Any], where: str) -> dict[str, D
     return found
 
 
-def _methods(listed: Any, base: RunSettings, where: str) -> tuple[Method, ...]:
-    found = []
+def _methods(listed: Any, base: RunSettings, where: str) -> tuple[dict[str, RunSettings], list[Rule]]:
+    """The methods by name, and what each sets, which is weaker than ``[compare.set]``."""
+    found: dict[str, RunSettings] = {}
+    rules: list[Rule] = []
     for entry in check_list(listed, f"{where}: algorithms", "names or tables"):
         given = {"algorithm": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
         check_keys(given, _METHOD_KEYS, f"{where}: algorithms")
@@ -219,12 +209,15 @@ def _methods(listed: Any, base: RunSettings, where: str) -> tuple[Method, ...]:
                 f"{where}: the method called {name!r} runs {algorithm!r}, but its name is another algorithm's: "
                 f"say algorithm = {name!r}, or give it another name"
             )
-        values = check_table(given.get("set", {}), f"{where}: set of {algorithm}")
+        if name in found:
+            raise InputError(f"{where}: two methods are called {name!r}: give one of them another `name`")
+        if values := check_table(given.get("set", {}), f"{where}: set of {algorithm}"):
+            rules.append(((name,), values))
         if preset is not None and not isinstance(preset, str):
             raise InputError(f"{where}: preset of {name} is {preset!r}, but must be a name")
         link = knobs()["link"].read(given.get("link", base.link), f"{where}: {name}: ")
-        found.append(Method(name=name, algorithm=algorithm, preset=preset, set=values, link=link))
-    return tuple(found)
+        found[name] = replace(base, algorithm=algorithm, preset=preset, link=link)
+    return found, rules
 
 
 def split_owners(text: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -242,7 +235,7 @@ def split_owners(text: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(filter(None, owners))
 
 
-def _rules(tables: Any, names: Sequence[str], where: str) -> list[Rule]:
+def _rules(tables: Any, names: Sequence[str], where: str) -> tuple[Rule, ...]:
     """The rules of a table, the less specific ones first, so that the more specific ones win."""
     rules = []
     for name, values in check_table(tables, where).items():
@@ -250,5 +243,5 @@ def _rules(tables: Any, names: Sequence[str], where: str) -> list[Rule]:
         for owner in owners:
             if owner not in names:
                 raise unknown("data set, method or backbone of this comparison", owner, names)
-        rules.append(Rule(owners, check_table(values, f"{where}: {name}")))
-    return sorted(rules, key=lambda rule: len(rule.owners))
+        rules.append((owners, check_table(values, f"{where}: {name}")))
+    return tuple(sorted(rules, key=lambda rule: len(rule[0])))

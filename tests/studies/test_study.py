@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from fedspray.errors import InputError
-from fedspray.studies.plan import Plan
+from fedspray.studies.study import Study
 from fedspray.studies.sweep import sweep_rows
 
 
-def plan(compare: dict[str, Any], **values: Any) -> Plan:
-    return Plan.from_values({**values, "compare": compare}, "plan.toml")
+def plan(compare: dict[str, Any], **values: Any) -> Study:
+    return Study.from_values({**values, "compare": compare}, "plan.toml")
 
 
 def test_rows_are_every_data_set_backbone_and_method() -> None:
@@ -39,7 +39,7 @@ def test_settings_belong_to_their_owners_and_the_more_specific_win() -> None:
     assert rows["fedavg", "sage"]["lr"] == 0.03
     assert rows["fedspray", "gcn"]["distill_weight"] == 7
     assert rows["weak", "gcn"]["distill_weight"] == 0
-    stronger = Plan.from_values({"compare": compare}, "x", {"": {"lr": "0.5"}, "gcn": {"lr": "0.6"}})
+    stronger = Study.from_values({"compare": compare}, "x", {"": {"lr": "0.5"}, "gcn": {"lr": "0.6"}})
     assert [row.settings["lr"] for row in stronger.rows()] == [0.6] * 3 + [0.5] * 3
 
 
@@ -80,7 +80,7 @@ def test_names_may_have_a_slash_if_they_stay_clear() -> None:
         ({"seeds": [1, 1]}, "plan.toml: seeds names 1 twice, but each seed may appear once"),
         ({"seeds": 0}, "plan.toml: seeds is 0, but must be a number above 0 or a list of seeds"),
         ({"datasets": ["banks", "banks"]}, "plan.toml: two data sets are called 'banks'"),
-        ({"algorithms": ["local", "local"]}, "'local' names two things of this comparison, but names must differ"),
+        ({"algorithms": ["local", "local"]}, "plan.toml: two methods are called 'local'"),
         (
             {"algorithms": ["fedavg", "fedspray"], "set": {"fedavg": {"distill_weight": 1}}},
             "fedavg, gcn: unknown setting 'distill_weight'",
@@ -145,7 +145,7 @@ def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: 
 
 
 def test_what_a_flag_decides_is_not_swept() -> None:
-    fixed = Plan.from_values({}, "x", {"": {"lr": "0.3"}})
+    fixed = Study.from_values({}, "x", {"": {"lr": "0.3"}})
     with pytest.raises(InputError, match="lr is set by a flag and varied, but only one can be"):
         sweep_rows(fixed, "lr", ["0.01", "0.1"])
 
@@ -157,7 +157,7 @@ def test_settings_that_mean_nothing_to_a_method_are_not_swept() -> None:
 
 def test_what_is_set_for_a_backbone_may_mean_nothing_to_one_of_its_methods() -> None:
     compare = {"algorithms": ["fedavg", "scaffold"], "backbones": ["gcn", "sgc"], "set": {"sgc": {"lr": 0.05}}}
-    rows = Plan.from_values({"compare": compare}, "x").rows()
+    rows = Study.from_values({"compare": compare}, "x").rows()
     assert [row.run.values.get("lr") for row in rows] == [None, None, 0.05, 0.05]
     with pytest.raises(InputError, match="scaffold ignores lr"):
-        Plan.from_values({"compare": {**compare, "set": {"sgc/scaffold": {"lr": 0.05}}}}, "x")
+        Study.from_values({"compare": {**compare, "set": {"sgc/scaffold": {"lr": 0.05}}}}, "x")
