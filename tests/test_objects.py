@@ -53,8 +53,10 @@ def models(*given: Any, **settings: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("by_object", "by_name"),
     [
-        (([fs.FedSpray(distill_weight=2)], {"backbone": fs.GCN(hidden=8)}), {"distill_weight": 2, "hidden": 8}),
-        (([fs.FedSpray], {"backbone": fs.SAGE, "hidden": 8}), {"backbone": "sage", "hidden": 8}),
+        (([fs.FedSpray(distill_weight=2)], {"backbone": fs.GCN(hidden=8)}),
+         {"algorithm": "fedspray", "distill_weight": 2, "hidden": 8}),
+        (([fs.FedSpray], {"backbone": fs.SAGE, "hidden": 8}),
+         {"algorithm": "fedspray", "backbone": "sage", "hidden": 8}),
         (([fs.Local(backbone=fs.GAT(heads=2, hidden=8))], {}),
          {"algorithm": "local", "backbone": "gat", "heads": 2, "hidden": 8}),
         (([fs.SCAFFOLD(sgd_lr=0.05)], {}), {"algorithm": "scaffold", "sgd_lr": 0.05}),
