@@ -9,7 +9,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-nightly bench docs check clean
+.PHONY: help setup demo test test-slow test-nightly bench docs dist check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench 
 docs: $(STAMP) ## Write the tables of flags in docs/cli.md, then the documentation as a site, into site/
 	@$(BIN)/python -m fedspray.cli.document docs/cli.md
 	@$(BIN)/python docs/site.py
+
+dist: $(STAMP) ## Build the wheel and the source distribution into dist/
+	@$(BIN)/python -m build --no-isolation
 
 check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/ruff check .

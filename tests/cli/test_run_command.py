@@ -212,3 +212,16 @@ def test_a_file_for_one_graph_is_not_run_on_another(
     assert run_command(["run", "x.toml", "--dataset", "physics"]) == 2
     sentence = "node lists of pubmed, but --dataset is physics: give its own with --partition-dir"
     assert sentence in capsys.readouterr().err
+
+
+def test_without_a_terminal_progress_is_plain_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedspray.cli import run
+
+    assert run_command([*SMALL, "--out", str(tmp_path / "quick")]) == 0
+    assert "round 1 of 3" not in capsys.readouterr().err  # over before a line is due
+    monkeypatch.setattr(run, "SECONDS_BETWEEN_LINES", 0.0)
+    assert run_command([*SMALL, "--out", str(tmp_path / "slow")]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("seed 0: round ")]
+    assert [line.split(",")[0] for line in lines] == [f"seed 0: round {number} of 3" for number in (1, 2, 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from fedspray.runs.callbacks import OnRecord
     from fedspray.runs.settings import Resolved
 
+SECONDS_BETWEEN_LINES = 10.0
+"""Of progress, where there is no terminal."""
 MAX_SENTENCES = 30
 """Clients that are spoken of; all of them are in result.json."""
 
@@ -155,15 +158,15 @@ def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
 @contextmanager
 def show_progress(
     output: Output, rounds: int, seeds: tuple[int, ...], *, label: str | None = None
-) -> Iterator[OnRecord | None]:
-    """A live line for each seed on a terminal; nothing elsewhere."""
-    if not output.messages.is_terminal:
-        yield None
-        return
+) -> Iterator[OnRecord]:
+    """A live line for each seed on a terminal; elsewhere a plain line now and then."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from fedspray.report.tables import percent
 
+    if not output.messages.is_terminal:
+        yield _plain_lines(output, rounds, label)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -188,3 +191,21 @@ def show_progress(
             )
 
         yield show
+
+
+def _plain_lines(output: Output, rounds: int, label: str | None) -> OnRecord:
+    from fedspray.report.tables import percent
+
+    if label is not None:
+        output.note(f"{label}: {rounds} rounds …")
+    last = time.monotonic()
+
+    def show(seed: int, record: dict[str, Any]) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            overall, minority = (percent(record["val"][name]) for name in ("overall", "minority"))
+            done = f"{label or f'seed {seed}'}: round {record['round']} of {rounds}"
+            output.note(f"{done}, validation accuracy {overall} overall, {minority} minority")
+
+    return show
