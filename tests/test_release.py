@@ -27,7 +27,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     source = folder / "source"
     subprocess.run(["git", "clone", "-q", "--depth", "1", ROOT.as_uri(), source], check=True)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
