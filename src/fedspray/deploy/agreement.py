@@ -25,6 +25,7 @@ from fedspray.deploy.messages.schema import MessageSchema
 from fedspray.deploy.package import differences, digest, installed_files, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
+from fedspray.links.secure_sum import SecureSum
 from fedspray.messages import fates
 from fedspray.runs.settings import Resolved, resolve
 
@@ -71,8 +72,6 @@ class Agreement:
         for name in (settings.algorithm, settings.backbone, *settings.backbone_of.values(), *stations):
             if ":" in name:
                 raise InputError(f"{name!r} is code from outside, but sites run what is built in only")
-        if any(link.only_sums for link in self.resolved.links):
-            raise InputError("secure-sum works in one process only so far, not between organisations")
         _ = self.algorithms
 
     @classmethod
@@ -103,7 +102,18 @@ class Agreement:
             for each in dict.fromkeys(self.algorithms)
         ]
         parts = (("downlink",), ("uplink", "counts", "detail"))
-        return max(schema.most_bytes(*part) for schema in schemas for part in parts)
+        return self.protocol_bytes + max(schema.most_bytes(*part) for schema in schemas for part in parts)
+
+    @property
+    def secure_sum(self) -> SecureSum | None:
+        """The link after which the server sees sums only, if it was agreed on."""
+        last = self.resolved.links[-1:]
+        return last[0] if last and isinstance(last[0], SecureSum) else None
+
+    @property
+    def protocol_bytes(self) -> int:
+        """Bytes of a message that carries keys and shares instead of numbers, at most."""
+        return 0 if self.secure_sum is None else self.secure_sum.most_bytes(self.roster.num_clients)
 
     def leaves(self) -> dict[str, str]:
         """What sites send in each round, key by key, and what the server makes of it."""

@@ -40,6 +40,8 @@ Ask = Callable[[str, Mapping[int, Message]], Mapping[int, Message]]
 """Sends each client its message of one step; gives the answers of those that answered."""
 HOLDERS = "holders"
 """The name of the first sum of a session: how many clients have training nodes of each class."""
+STEPS = ("keys", "shares", HOLDERS, "confirm", "unmask")
+"""All but the sum itself."""
 
 
 class Unsafe(InputError):
@@ -275,14 +277,17 @@ class Collector:
         client_ids: whom to ask for keys.
         ask: reaches them.
         num_classes: for algorithms that send vectors of classes: it is found out first how many clients hold each.
+        first: the number of the first session; clients take only numbers that grow.
     """
 
-    def __init__(self, link: SecureSum, client_ids: Sequence[int], ask: Ask, num_classes: int = 0) -> None:
+    def __init__(
+        self, link: SecureSum, client_ids: Sequence[int], ask: Ask, num_classes: int = 0, *, first: int = 1
+    ) -> None:
         self._link, self._ids, self._ask, self._num_classes = link, tuple(client_ids), ask, num_classes
         self._keys: dict[int, Message] = {}
         self._letters: Mapping[int, Message] = {}
         self._holders: tuple[int, ...] = ()
-        self._number, self._slot = 0, 0
+        self._number, self._slot = first - 1, 0
         self.stale = True
         """New keys are needed: the old ones are used up, or somebody was lost."""
 
@@ -299,6 +304,7 @@ class Collector:
         self._number, self._slot, self._holders = self._number + 1, 0, ()
         asked: Message = {"number": torch.tensor([self._number])}
         self._keys = dict(self._ask("keys", dict.fromkeys(self._ids, asked)))
+        self._check_enough("sent keys", self._keys)
         everything = {f"{k}.{name}": part for k, own in self._keys.items() for name, part in own.items()}
         self._letters = self._ask("shares", dict.fromkeys(self._keys, everything))
         self._check_enough("exchanged keys", self._letters)
@@ -351,7 +357,7 @@ class Collector:
         needed = max(self._link.clients, 2 * len(self._keys) // 3 + 1)
         if len(ids) < needed:
             self.stale = True
-            raise NotOpened(f"{len(ids)} of {len(self._keys)} clients {what}, but secure-sum needs {needed}")
+            raise NotOpened(f"{len(ids)} of {len(self._ids)} clients {what}, but secure-sum needs {needed}")
 
 
 class LocalIdentity:

@@ -27,7 +27,7 @@ COARSE = 4
 
 
 @dataclass(frozen=True)
-class Layout:
+class SumLayout:
     """Where each number of an exchange stands in the one vector that is added up."""
 
     rows: tuple[tuple[str, tuple[int, ...], int], ...]
@@ -37,7 +37,7 @@ class Layout:
     parties: int
 
     @classmethod
-    def of(cls, declared: Declared, uplink: Message, counts: Message, link: SecureSum, parties: int) -> Layout:
+    def of(cls, declared: Declared, uplink: Message, counts: Message, link: SecureSum, parties: int) -> SumLayout:
         """For messages of this form (one client's or several clients')."""
         rows = []
         for name, value in sorted(summands(declared, uplink, counts, counts).items()):
@@ -122,7 +122,7 @@ class Party:
         return self._member.masked(f"{HOLDERS} {self._member.session}", message, held)
 
     def masked(
-        self, layout: Layout, enclosed: Message, request: Request, uplink: Message, counts: Message, best: Message
+        self, layout: SumLayout, enclosed: Message, request: Request, uplink: Message, counts: Message, best: Message
     ) -> Message:
         """What leaves in the place of an update and an evaluation."""
         shown = without_rare_classes(layout.declared, uplink, self._member.allowed(enclosed))
@@ -152,7 +152,7 @@ class LocalSums:
 
     def add_up(self, answers: Answers, best: Mapping[int, Message], request: Request, downlink: Message) -> Answers:
         """The same answers, as the server sees them: sums alone."""
-        layout = Layout.of(self._declared, answers.uplink, answers.counts, self._link, len(self._parties))
+        layout = SumLayout.of(self._declared, answers.uplink, answers.counts, self._link, len(self._parties))
         if not layout.rows:
             return answers
         plain = answers.bytes_down or [tree.num_bytes(downlink) // len(self._parties)] * len(self._parties)
@@ -166,7 +166,7 @@ class LocalSums:
         up, down = tuple(sent[k] for k in answers.trained), tuple(self._down.values())
         return replace(answers, uplink={}, counts={}, sums=sums, bytes_up=up, bytes_down=down)
 
-    def _summed(self, layout: Layout, answers: Answers, best: Mapping[int, Message], request: Request) -> Words:
+    def _summed(self, layout: SumLayout, answers: Answers, best: Mapping[int, Message], request: Request) -> Words:
         collector = self._collector_for(answers.uplink)
         collector.prepare()
         enclosed = collector.enclosed(answers.trained)

@@ -39,6 +39,10 @@ class SecureSum(Link):
                 bound = f"at least {least}" if most is None else f"from {least} to {most}"
                 raise InputError(f"secure-sum: {name} is {value}, but must be {bound}")
 
+    def most_bytes(self, clients: int) -> int:
+        """More than any message about keys and shares has: certificates, signatures, keys and letters of all."""
+        return clients * (10_000 + 64 * (self.key_rounds + 2))
+
     def check(self, declared: Declared) -> None:
         """Every key must be a mean or a sum."""
         own = {name: key for name, key in fates(declared).items() if key.fate == "each"}

@@ -21,7 +21,9 @@ from fedspray.data.federation import Client, Split, Task
 from fedspray.data.graph import Graph
 from fedspray.data.statistics import node_homophily
 from fedspray.engine.rounds import start
+from fedspray.engine.sums import SumLayout
 from fedspray.engine.worker import Request, Worker
+from fedspray.links.secure_sum import SecureSum
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, key_of
 from fedspray.nn.tree import Message
 
@@ -67,9 +69,24 @@ class MessageSchema:
         """What a message of these parts takes at most, frozen."""
         total = HEAD_BYTES
         for name, dtype, shape in (row for part in parts for row in getattr(self, part)):
-            itemsize: int = getattr(torch, dtype.removeprefix("torch.")).itemsize
-            total += HEAD_BYTES + len(name) + itemsize * math.prod(shape)
+            total += HEAD_BYTES + len(name) + _dtype(dtype).itemsize * math.prod(shape)
         return 4 * total if self.links else total  # a link may send indices beside numbers, and further keys
+
+    def zeros(self, part: str) -> Message:
+        """A message of this form."""
+        rows: Layout = getattr(self, part)
+        return {name: torch.zeros(shape, dtype=_dtype(dtype)) for name, dtype, shape in rows}
+
+    def sums(self, link: SecureSum, parties: int, request: Request, *, train: bool) -> SumLayout:
+        """What is added up in an exchange."""
+        counts = "detail" if request.detail else "counts"
+        shown = self.zeros(counts) if request.detail or request.evaluate else {}
+        return SumLayout.of(self.declared, self.zeros("uplink") if train else {}, shown, link, parties)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name.removeprefix("torch."))
+    return found
 
 
 def layout_of(message: Message) -> Layout:

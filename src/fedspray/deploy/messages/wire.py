@@ -24,6 +24,10 @@ from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+SUM = "sum"
+"""The step in which sites do what is asked of them, and mask what they send."""
+GUARD = "secure-sum"
+"""Before the names of arrays that belong to a step."""
 
 
 class Malformed(ValueError):
@@ -40,15 +44,22 @@ class Ask:
     seed: int
     request: Request
     message: Message
+    step: str | None = None
+    """Where the server sees sums only: which step of the protocol this is."""
+    turn: int = 0
+    """No two steps have the same."""
+    guard: Message = field(default_factory=dict)
+    """What belongs to the step."""
 
     def pack(self) -> tuple[Json, Arrays]:
         """As JSON and arrays."""
-        return {"seed": self.seed, "request": asdict(self.request)}, _arrays(self.message)
+        head = {"seed": self.seed, "request": asdict(self.request), "step": self.step, "turn": self.turn}
+        return head, _arrays(self.message | tree.prefixed(GUARD, self.guard))
 
     @classmethod
     def unpack(cls, head: Any, arrays: Any) -> Ask:
         """The inverse of `pack`."""
-        _check_keys(head, {"seed": int, "request": dict})
+        _check_keys(head, {"seed": int, "request": dict, "step": (str, type(None)), "turn": int})
         flag, number, maybe = bool, int, (int, type(None))
         _check_keys(
             head["request"],
@@ -57,7 +68,10 @@ class Ask:
                 **{"best_round": maybe, "from_round": maybe},
             },
         )
-        return cls(head["seed"], Request(**head["request"]), _message(arrays))
+        everything = _message(arrays)
+        message = {name: value for name, value in everything.items() if not name.startswith(f"{GUARD}.")}
+        guard = tree.part_of(everything, GUARD)
+        return cls(head["seed"], Request(**head["request"]), message, head["step"], head["turn"], guard)
 
 
 @dataclass(frozen=True)

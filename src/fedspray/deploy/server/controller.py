@@ -18,7 +18,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.deploy.locks import Lock
-from fedspray.deploy.messages.wire import Ask, Malformed, Reply, freeze, thaw
+from fedspray.deploy.messages.wire import SUM, Ask, Malformed, Reply, freeze, thaw
 from fedspray.deploy.network.answers import TASK, UNREADABLE
 from fedspray.deploy.server.host import Quorum, RemoteHost
 from fedspray.deploy.server.kit import Server
@@ -168,9 +168,11 @@ class RunController(Controller):  # type: ignore[misc]
         with self._news:
             self._exchange = _Exchange()  # what comes now is too late
         arrived = exchange.arrived
-        self._absent = {name for name in asks if name not in arrived and name not in exchange.fetched}
+        silent = {name for name in asks if name not in arrived and name not in exchange.fetched}
+        self._absent = (self._absent - asks.keys()) | silent
         self._recorder.show(absent=sorted(self._absent))
-        self._log(ask, asks, arrived, sizes, time.monotonic() - began)
+        if ask.step in (None, SUM):
+            self._log(ask, asks, arrived, sizes, time.monotonic() - began)
         return {name: arrived.get(name, ABSENT) for name in asks}
 
     def _wait(self, names: list[str], quorum: Quorum, round_index: int) -> None:

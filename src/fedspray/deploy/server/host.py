@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ from fedspray.messages import not_finite
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs.models import PersonalModel
+
+if TYPE_CHECKING:
+    from fedspray.deploy.server.sums import RemoteSums
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class RemoteHost:
         courier: reaches the sites.
         schema: what their messages must look like.
         links: the server's halves of what messages pass, if there is anything.
+        sums: how sums are found where the server may see nothing else.
     """
 
     def __init__(
@@ -80,13 +84,14 @@ class RemoteHost:
         courier: Courier,
         schema: MessageSchema,
         links: ServerEnd | None = None,
+        sums: RemoteSums | None = None,
     ) -> None:
         self.client_ids, self.client_names = tuple(range(roster.num_clients)), roster.clients
         self._task, self._schema = roster.task, schema
         self._rounds, self._seed, self._courier = rounds, seed, courier
         self._heard = [0] * roster.num_clients
         self._digests: dict[str, str] = {}
-        self._links = links
+        self._links, self._sums = links, sums
         self.largest = schema.most_bytes("uplink", "counts", "detail")
         """Bytes of the largest answer that is read at all."""
 
@@ -95,8 +100,16 @@ class RemoteHost:
         """For a seed of what was agreed on."""
         roster, run = agreement.roster, agreement.resolved
         schema = MessageSchema.of(agreement.algorithms[0], roster.task, run.dtype, links=bool(run.links))
-        links = ServerEnd(run.links, trip_of(run.algorithm, roster.task, seed, run.dtype)) if run.links else None
-        return cls(roster, run.rounds, seed, courier, schema, links)
+        chain = [link for link in run.links if not link.only_sums]
+        links = ServerEnd(chain, trip_of(run.algorithm, roster.task, seed, run.dtype)) if chain else None
+        sums = None
+        if agreement.secure_sum is not None:
+            from fedspray.deploy.server.sums import RemoteSums
+
+            sums = RemoteSums(agreement.secure_sum, roster.clients, seed, courier, schema, roster.task.num_classes)
+        host = cls(roster, run.rounds, seed, courier, schema, links, sums)
+        host.largest += agreement.protocol_bytes
+        return host
 
     @property
     def blocks(self) -> Blocks:
@@ -119,6 +132,8 @@ class RemoteHost:
             if self._links is not None and row:
                 row = self._links.send(row, k, request.round_index)
             asks[self.client_names[k]] = Ask(self._seed, asked, row)
+        if self._sums is not None:
+            return self._added_up(self._sums, request, asks, train_ids)
         replies: dict[int, Reply] = {}
         failures: dict[int, str] = {}
         delivered = self._courier.deliver(asks, self._quorum(request, train_ids))
@@ -147,6 +162,15 @@ class RemoteHost:
             }
         failed = dict(sorted(failures.items()))
         return Answers(_stacked(uplinks), tuple(uplinks), _stacked(counts), tuple(counts), failed, **travelled)
+
+    def _added_up(self, sums: RemoteSums, request: Request, asks: Mapping[str, Ask], train_ids: Set[int]) -> Answers:
+        asked = {k: (asks[name].request, asks[name].message) for k, name in enumerate(self.client_names)}
+        answers, models = sums.exchange(request, asked, train_ids)
+        for k, model in models.items():
+            self._heard[k] = request.round_index
+            if model is not None:
+                self._digests[self.client_names[k]] = model
+        return answers
 
     def _opened(self, reply: Reply | str, client_id: int, request: Request) -> Reply | str:
         """An answer as the algorithm's, or why it cannot be read."""

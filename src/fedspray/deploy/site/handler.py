@@ -14,11 +14,12 @@ from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.messages.wire import Ask, Malformed, Reply, freeze, thaw
 from fedspray.deploy.site.kit import Site
 from fedspray.deploy.site.run import SiteRun
+from fedspray.engine.secure import Unsafe
 from fedspray.engine.worker import Forgotten, NotFinite
 from fedspray.errors import DiskFull, InputError, OtherVersionError, printable
 from fedspray.files import Json
 
-TOLD = (Refused, OtherVersionError, NotFinite, Forgotten, Malformed)
+TOLD = (Refused, Unsafe, OtherVersionError, NotFinite, Forgotten, Malformed)
 """Errors whose text leaves: it names agreements, versions, rounds and parts of messages. That of all others may name
 paths or quote data, so only their kind leaves, and the text is in the site's own log."""
 NO_NAME = "(not a name)"

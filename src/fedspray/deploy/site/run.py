@@ -5,6 +5,9 @@
     KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds, and the hash of the data
     KIT/models/RUN/seed-0/                      the personal model, for `fedspray predict`
     KIT/models/RUN/seed-0.benefit.json          whether federating helped this site, where that is known
+    KIT/models/RUN/seed-0.figures.json          with secure-sum: this site's test figures, which nobody else has
+    KIT/state/RUN/seed-0/released.json          with secure-sum: for which lists of sites each round was opened
+    KIT/state/RUN/peers.json                    with secure-sum: fingerprints of the other sites' keys
 """
 
 from __future__ import annotations
@@ -13,21 +16,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedspray import files
 from fedspray.data.batch import GraphBatch
 from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
-from fedspray.deploy.messages.schema import Layout, MessageSchema, difference, layout_of
-from fedspray.deploy.messages.wire import Ask, Reply
+from fedspray.deploy.messages.schema import MessageSchema, difference, layout_of
+from fedspray.deploy.messages.wire import SUM, Ask, Reply
+from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
 from fedspray.engine.crossing import ClientEnd, columns_in_use, trip_of
+from fedspray.engine.secure import STEPS, Member
+from fedspray.engine.sums import Party
 from fedspray.engine.worker import Worker
+from fedspray.evaluation.metrics import Counts
+from fedspray.links.secure_sum import SecureSum
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import benefit, store
 from fedspray.runs.models import PersonalModel
+
+RELEASED, PEERS = "released.json", "peers.json"
 
 
 class SiteRun:
@@ -57,18 +68,21 @@ class SiteRun:
         self._schema: str | None = None
         self._algorithm = own.algorithms[self._id]
         self._links: ClientEnd | None = None
+        self._party: Party | None = None
         links = bool(own.resolved.links)
         schema = MessageSchema.of(self._algorithm, own.roster.task, own.resolved.dtype, links=links)
-        self._downlink: Layout = schema.downlink
+        self._message_schema, self._downlink = schema, schema.downlink
         self.leaves = own.leaves()
         """What the server makes of each key that this site sends."""
-        self.most_bytes = schema.most_bytes("downlink")
+        self.most_bytes = schema.most_bytes("downlink") + own.protocol_bytes
         """A larger message is none of this run's."""
 
     def answer(self, ask: Ask) -> Reply:
         """Does what is asked and remembers it; refuses what is not part of the agreed run."""
         self._check(ask)
         worker = self._worker_for(ask.seed)
+        if self._party is not None and ask.step != SUM:
+            return Reply(self._party.handle(str(ask.step), ask.guard))
         request, message = ask.request, ask.message
         if self._links is not None and not request.detail:
             message = self._received(message, request.round_index)
@@ -81,7 +95,21 @@ class SiteRun:
             uplink = self._links.send(uplink, request.round_index, last_known)
         self._remember(ask.seed, worker)
         model = self._keep_model(ask.seed, worker) if ask.request.detail else None
+        if self._party is not None:
+            uplink, counts = self._masked(self._party, worker, ask, uplink, counts), {}
         return Reply(uplink, counts, trained=ask.request.train, model=model)
+
+    def _masked(self, party: Party, worker: Worker, ask: Ask, uplink: Message, counts: Message) -> Message:
+        """What leaves where the server sees sums only; this site's own figures stay in its folder."""
+        link, request = self._agreement.secure_sum, ask.request
+        assert link is not None
+        if request.detail and counts:
+            (own,) = Counts.from_message(counts).part("test").by_client()
+            files.write_json(self._models / f"seed-{ask.seed}.figures.json", own)
+        train = ask.guard["trainers"].numel() > 0
+        layout = self._message_schema.sums(link, self._agreement.roster.num_clients, request, train=train)
+        best = worker.count_best() if request.evaluate else {}
+        return party.masked(layout, ask.guard, request, uplink, counts, best)
 
     def _received(self, message: Message, round_index: int) -> Message:
         assert self._links is not None
@@ -90,6 +118,12 @@ class SiteRun:
         except Exception as error:  # whatever the server sends
             raise Refused(f"the message cannot be opened ({type(error).__name__})") from error
 
+    @property
+    def _models(self) -> Path:
+        folder = self._site.folder / "models" / self._run
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def close(self) -> None:
         """Lets another process go on."""
         self._lock.release()
@@ -97,6 +131,9 @@ class SiteRun:
     def _check(self, ask: Ask) -> None:
         """Only rounds that were agreed on, and the report only after the last."""
         request, rounds, last = ask.request, self._rounds, self._rounds + 2
+        steps = (None,) if self._agreement.secure_sum is None else (SUM, *STEPS)
+        if ask.step not in steps:
+            raise Refused(f"step {ask.step!r} is asked for, but the agreement has {steps}")
         if not 1 <= request.round_index <= last:
             raise Refused(f"round {request.round_index} is asked for, but {rounds} rounds are agreed")
         if request.train and request.round_index > rounds:
@@ -122,16 +159,32 @@ class SiteRun:
                 f"the data of {self._site.name} are not those that {self._run} began with: "
                 "put these back, or begin a new run"
             )
-        if run.links:
+        chain = [link for link in run.links if not link.only_sums]
+        if chain:
             trip = trip_of(self._algorithm, self._agreement.roster.task, seed, run.dtype)
             own = replace(trip, client_id=self._id, columns=columns_in_use(batch)[0])
-            self._links = ClientEnd(run.links, own)
+            self._links = ClientEnd(chain, own)
+        if self._agreement.secure_sum is not None:
+            self._party = self._party_of(self._agreement.secure_sum, seed, batch.train_class_counts[0])
         if stored:
             worker.recall({meta["round"]: tensors for tensors, meta in stored})
             if self._links is not None:
                 self._links.recall({meta["round"]: tree.part_of(tensors, "links") for tensors, meta in stored})
         self._worker, self._seed, self._data, self._schema = worker, seed, data, client.graph.schema
         return worker
+
+    def _party_of(self, link: SecureSum, seed: int, classes: Tensor) -> Party:
+        """This site's side of secure sums; for which lists it gave shares survives a restart, its keys do not."""
+        file, sites = self._folder(seed) / RELEASED, self._agreement.roster.clients
+        released = files.read_json(file) if file.exists() else {}
+        identity = CertificateIdentity(self._site.folder, sites)
+
+        def keep() -> None:
+            files.write_json(file, released)
+            files.write_json(self._state / PEERS, identity.peers)
+
+        context = f"{self._agreement.fingerprint()} {self._run} {seed}"
+        return Party(Member(self._id, link, identity, context, released, keep), classes, len(sites))
 
     def _folder(self, seed: int) -> Path:
         folder = self._state / f"seed-{seed}"
@@ -158,7 +211,7 @@ class SiteRun:
         task = replace(self._agreement.roster.task, schema=self._schema)
         model = PersonalModel(self._site.name, self._id, worker.algorithm, task, snapshot, settings)
         data = self._site.client(self._agreement, seed)
-        folder = self._site.folder / "models" / self._run
+        folder = self._models
         model.described(data, self._agreement.roster.name).save(folder / f"seed-{seed}")
         counts = benefit.counted(data, model)
         if counts is not None:
