@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from nvflare.lighter.utils import Identity
 from sites import Crash, Sites
 from toys import permuted_federation
 
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.ledger import read_answers
-from fedspray.deploy.messages.wire import SUM, Ask, Reply
+from fedspray.deploy.messages.wire import SUM, Ask, Reply, freeze
 from fedspray.deploy.provisioning import certificates
-from fedspray.deploy.provisioning.authority import Authority, Identity
+from fedspray.deploy.provisioning.authority import Authority
 from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.engine.secure import Unsafe
+from fedspray.engine.worker import Request
 from fedspray.errors import RunStopped
 from fedspray.experiment import RunSettings
 
@@ -48,9 +51,9 @@ def certify(kit: Path, name: str, index: int, by: Authority | None = None) -> No
     (kit / certificates.AUTHORITY).rename(startup / certificates.AUTHORITY)
 
 
-def make(folder: Path, *chain: str, **values: Any) -> Sites:
-    given = {"algorithm": "fedspray", "values": {"rounds": 5, "hidden": 8, **values}}
-    sites = Sites(folder, FEDERATION, Agreement(FEDERATION.roster, RunSettings(**given, link=chain)))
+def make(folder: Path, *chain: str, algorithm: str = "fedspray") -> Sites:
+    settings = RunSettings(algorithm=algorithm, values={"rounds": 5, "hidden": 8}, link=chain)
+    sites = Sites(folder, FEDERATION, Agreement(FEDERATION.roster, settings))
     for index, name in enumerate(FEDERATION.roster.clients):
         certify(folder / name, name, index)
     return sites
@@ -74,7 +77,7 @@ def test_the_same_run_with_a_site_lost_in_the_middle(tmp_path: Path, algorithm: 
     found = []
     for folder, chain in (("plain", ()), ("secure", ("secure-sum key_rounds=3",))):
         (tmp_path / folder).mkdir()
-        sites = make(tmp_path / folder, *chain)
+        sites = make(tmp_path / folder, *chain, algorithm=algorithm)
         sites.trouble = lost_from(3, "c2")
         found.append((told(sites.run()), [(r["trained"], r["val"]["overall"]) for r in records(sites)]))
     assert found[1][0] == pytest.approx(found[0][0], abs=1e-5)
@@ -153,9 +156,6 @@ def test_a_round_is_not_opened_for_other_sites_after_a_restart(tmp_path: Path) -
 def test_a_server_that_asks_for_a_sites_own_numbers(tmp_path: Path) -> None:
     sites = make(tmp_path, "secure-sum")
     handler = sites._handler("c0")
-    from fedspray.deploy.messages.wire import freeze
-    from fedspray.engine.worker import Request
-
     for step in (None, "everything"):
         head, _ = Ask(0, Request(1), {}, step).pack()
         reply, _ = handler.answer(head, freeze({}))
@@ -186,8 +186,6 @@ def test_a_site_that_sends_a_wrong_share_or_size_is_named(tmp_path: Path) -> Non
 
     def changed(name: str, ask: Ask, reply: Reply) -> Reply:
         if name == "c4" and ask.step == SUM and ask.request.round_index == 2:
-            from dataclasses import replace
-
             return replace(reply, uplink={"masked": reply.uplink["masked"][:, :-1]})
         return reply
 
