@@ -16,6 +16,7 @@ from fedspray.data import statistics
 from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph, as_integers, repeated
 from fedspray.data.reading import read_federation
+from fedspray.engine.cluster import opened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import Data, RunSettings, run_knobs
 from fedspray.federate import open_data
@@ -34,7 +35,6 @@ from fedspray.report.html import write_page, write_report
 from fedspray.report.outcome import ComparisonResult
 from fedspray.runs import run as runs
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
-from fedspray.runs.conduct import conduct
 from fedspray.runs.models import WEIGHTS, PersonalModel
 from fedspray.runs.result import RunResult
 from fedspray.runs.settings import Resolved, check_meaning, resolve
@@ -55,6 +55,8 @@ def run(
     backbone_of: Mapping[str, AnyBackbone] | None = None,
     out: str | Path | None = None,
     threads: int = 1,
+    engine: str = "local",
+    cluster: str | None = None,
     progress: bool = True,
     on_record: OnRecord | None = None,
     callbacks: Sequence[Callback] = (),
@@ -74,6 +76,8 @@ def run(
         backbone_of: clients that use another backbone, where the algorithm allows it: names or classes.
         out: a new folder to keep everything in; None keeps nothing on disk.
         threads: for blocks of clients at the same time, or inside products.
+        engine: where clients are trained: ``local`` (this process), or ``ray``, in an actor for each thread.
+        cluster: address of the Ray head; by default one is started here, or found where ``ray.init`` was called.
         progress: show a bar in a terminal or notebook.
         on_record: called with the seed and each round's record.
         callbacks: objects of subclasses of `Callback`, which are told of exchanges, records, rounds and ends.
@@ -99,11 +103,21 @@ def run(
     )
     resolved = resolve(settings)
     resolved.refuse_text()
-    folder = None if out is None else runs.begin(Path(out), federation, resolved, source=None, threads=threads)
-    here = runs.Here(federation, resolved, threads)
-    with _rounds_bar(progress, resolved) as bar, runs.sole_writer(folder):
-        heard = [*callbacks, *bar, *([] if on_record is None else [Listener(on_record)])]
-        return here.finished(conduct(federation.roster, resolved, folder, here.open, callbacks=heard), folder)
+    with (
+        opened(engine, cluster, threads=threads, device=resolved.device) as joined,
+        _rounds_bar(progress, resolved) as bar,
+    ):
+        folder = None if out is None else runs.begin(Path(out), federation, resolved, source=None, threads=threads)
+        return runs.carry_out(
+            federation,
+            resolved,
+            folder,
+            threads=threads,
+            callbacks=[*callbacks, *bar],
+            on_record=on_record,
+            begun=True,
+            cluster=joined,
+        )
 
 
 def resume(folder: str | Path, federation: Federation | None = None, *, progress: bool = True) -> RunResult:

@@ -16,7 +16,8 @@ from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation
-    from fedspray.experiment import Experiment
+    from fedspray.engine.cluster import Cluster
+    from fedspray.experiment import Data, Experiment
     from fedspray.runs.callbacks import OnRecord
     from fedspray.runs.settings import Resolved
 
@@ -41,6 +42,13 @@ def run(
         Count | None,
         flag("Threads, for blocks of clients or inside products.", "N", box="Training", default="1, or the run's own"),
     ] = None,
+    engine: Annotated[
+        str,
+        flag("Trains clients in this process (local), or in an actor for each thread (ray).", "NAME", box="Training"),
+    ] = "local",
+    cluster: Annotated[
+        str | None, flag("Address of the Ray head.", "ADDRESS", box="Training", default="started here")
+    ] = None,
     out: Annotated[Path | None, flag("A new folder for everything.", "DIR", box="Files", default="runs/…")] = None,
     resume: Annotated[
         Path | None, flag("Continue the run in this folder to the same bits.", "DIR", box="Files")
@@ -57,14 +65,20 @@ def run(
         if given or config or out:
             named = ", ".join(sorted(given or ()) or (["FILE.toml"] if config else ["out"]))
             raise InputError(f"--resume takes its settings from the folder, but {named} was given too")
-        _resume(output, resume, threads, checkpoint_every)
+        _resume(output, resume, threads, checkpoint_every, (engine, cluster))
     else:
-        _begin(output, knobs.read(config, given), out, threads or 1, checkpoint_every)
+        _begin(output, knobs.read(config, given), out, threads or 1, checkpoint_every, (engine, cluster))
 
 
 def _begin(
-    output: Output, experiment: Experiment, out: Path | None, threads: int, checkpoint_every: int | None
+    output: Output,
+    experiment: Experiment,
+    out: Path | None,
+    threads: int,
+    checkpoint_every: int | None,
+    where: tuple[str, str | None],
 ) -> None:
+    from fedspray.engine.cluster import opened
     from fedspray.federate import open_data
     from fedspray.runs import store
     from fedspray.runs.run import begin
@@ -80,14 +94,24 @@ def _begin(
     knobs.note_tidied(output, federation)
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
-    source = experiment.data.located().to_json()
-    folder = begin(out or Path("runs") / name, federation, resolved, source, threads=threads)
-    _show(output, folder, _train(output, folder, federation, resolved, threads, checkpoint_every, begun=True))
+    data = experiment.data.located()
+    with opened(*where, threads=threads, device=resolved.device, folder=_saved(data)) as cluster:
+        folder = begin(out or Path("runs") / name, federation, resolved, data.to_json(), threads=threads)
+        result = _train(output, folder, federation, resolved, threads, checkpoint_every, begun=True, cluster=cluster)
+    _show(output, folder, result)
 
 
-def _resume(output: Output, folder: Path, threads: int | None, checkpoint_every: int | None) -> None:
+def _saved(data: Data) -> Path | None:
+    """The folder of a saved federation, if the data are one."""
+    return Path(data.dataset) if (Path(data.dataset) / "manifest.json").is_file() else None
+
+
+def _resume(
+    output: Output, folder: Path, threads: int | None, checkpoint_every: int | None, where: tuple[str, str | None]
+) -> None:
     """Runs what is missing in a folder."""
     from fedspray import files
+    from fedspray.engine.cluster import opened
     from fedspray.experiment import Data
     from fedspray.federate import open_data
     from fedspray.runs import store
@@ -101,11 +125,14 @@ def _resume(output: Output, folder: Path, threads: int | None, checkpoint_every:
     if content["source"] is None:
         raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
     with output.busy(f"preparing {content['dataset']} …"):
-        federation = open_data(Data.of(**content["source"]))
+        data = Data.of(**content["source"])
+        federation = open_data(data)
     if content["versions"] != store.versions():
         output.note("this run was begun with other versions of its libraries: its bits may differ from now on")
-    own = threads or content["threads"]
-    _show(output, folder, _train(output, folder, federation, resolve(settings), own, checkpoint_every, begun=False))
+    own, resolved = threads or content["threads"], resolve(settings)
+    with opened(*where, threads=own, device=resolved.device, folder=_saved(data)) as cluster:
+        result = _train(output, folder, federation, resolved, own, checkpoint_every, begun=False, cluster=cluster)
+    _show(output, folder, result)
 
 
 def _train(
@@ -117,6 +144,7 @@ def _train(
     checkpoint_every: int | None,
     *,
     begun: bool,
+    cluster: Cluster | None,
 ) -> dict[str, Any]:
     from fedspray.runs.run import carry_out
 
@@ -130,6 +158,7 @@ def _train(
                 checkpoint_every=checkpoint_every,
                 on_record=on_record,
                 begun=begun,
+                cluster=cluster,
             )
     except KeyboardInterrupt:
         output.note(f"stopped; everything is saved. Continue with: fedspray run --resume {folder}")

@@ -100,10 +100,14 @@ class Client:
         return line(self, cut(self.name), self.graph, self.split)
 
     @property
+    def train_class_counts(self) -> NDArray[np.int64]:
+        """[C]: training nodes of each class."""
+        return np.bincount(self.graph.labels[self.split.train], minlength=self.graph.num_classes)
+
+    @property
     def majority_class(self) -> int | None:
         """The most frequent class among the training nodes (ties: the lowest), or None without any."""
-        counts = np.bincount(self.graph.labels[self.split.train], minlength=self.graph.num_classes)
-        found = int(majority_class(counts))
+        found = int(majority_class(self.train_class_counts))
         return None if found == NONE else found
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""The in-process engine: all clients here, trained in blocks.
+"""The engine of simulations: all clients, trained in blocks, in this process or in those of a cluster.
 
 A block is several clients stacked into one batch. Small clients are faster together (fewer calls),
 large ones alone (cache); the result is the same up to rounding, and a run keeps its blocks when it is
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Federation
+from fedspray.data.federation import Client, Federation, Task
 from fedspray.data.statistics import node_homophily
-from fedspray.engine.crossing import Chain, Crossing, columns_in_use, trip_of
+from fedspray.engine.crossing import Chain, Crossing, trip_of
 from fedspray.engine.device import CPU, free_memory, nodes_that_fit
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
-from fedspray.errors import InputError
+from fedspray.errors import InputError, RunStopped
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
@@ -35,8 +35,85 @@ if TYPE_CHECKING:
 Blocks = list[list[int]]
 
 
+class Block(Protocol):
+    """Clients that are trained together, as a `Worker` here or somewhere else."""
+
+    algorithm: Algorithm[Any, Any]
+
+    @property
+    def client_ids(self) -> tuple[int, ...]:
+        """The clients."""
+
+    @property
+    def columns(self) -> list[Tensor | None]:
+        """The features that each client's nodes use; None where features are dense."""
+
+    def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
+        """Does what is asked, as `Worker.handle` does."""
+
+    def count_best(self) -> Message:
+        """The counts of the best model so far; nothing if there is none yet."""
+
+    def personal_models(self) -> list[Snapshot | None]:
+        """The kept snapshot of each client."""
+
+    def tensors(self, round_index: int) -> dict[str, Tensor]:
+        """Everything remembered at the end of a round, by name."""
+
+    def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
+        """Goes back to what `tensors` held."""
+
+
+class Home(Protocol):
+    """Where blocks are."""
+
+    @property
+    def at_once(self) -> int:
+        """How many blocks can be asked at the same time."""
+
+    def open(self, ids: Sequence[int]) -> Block:
+        """A block of these clients, before the first round."""
+
+    def split(self, block: Any) -> Sequence[Block]:
+        """The same clients as one block each."""
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Blocks in this process.
+
+    Args:
+        clients: by their ids, with their data.
+        algorithms: theirs.
+        task: what they agreed on.
+        seed: the run's.
+        dtype: of all data and weights.
+        device: where they are trained.
+        at_once: how many blocks are trained at the same time.
+    """
+
+    clients: Mapping[int, Client]
+    algorithms: Mapping[int, Algorithm[Any, Any]]
+    task: Task
+    seed: int
+    dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+    at_once: int = 1
+
+    def open(self, ids: Sequence[int]) -> Worker:
+        """A block of these clients, before the first round."""
+        clients = [self.clients[k] for k in ids]
+        batch = GraphBatch.from_clients(clients, ids, dtype=self.dtype)
+        homophily = np.concatenate([node_homophily(client.graph) for client in clients])
+        return Worker(self.algorithms[ids[0]], self.task, batch, homophily, self.seed, self.device)
+
+    def split(self, block: Worker) -> list[Worker]:
+        """The same clients as one block each."""
+        return block.split([self.open([k]) for k in block.client_ids])
+
+
 class LocalEngine:
-    """Carries messages between the server and workers in this process.
+    """Carries messages between the server and the blocks.
 
     Args:
         federation: the clients and their data.
@@ -47,6 +124,7 @@ class LocalEngine:
         threads: shared out among the blocks; what is left over goes into each block's products.
         device: where the workers train.
         links: what messages pass between clients and server.
+        home: where the blocks are; None: in this process.
     """
 
     def __init__(
@@ -60,33 +138,31 @@ class LocalEngine:
         threads: int = 1,
         device: torch.device = CPU,
         links: Chain = (),
+        home: Home | None = None,
     ) -> None:
         self.client_ids = tuple(range(federation.num_clients))
         self.client_names = tuple(client.name for client in federation.clients)
-        self._federation, self._dtype = federation, dtype
-        self._homophily = [node_homophily(client.graph) for client in federation.clients]
-        self._workers: list[Worker] = []
+        self._federation = federation
         most = BLOCK_NODES
         if device != CPU:
             most = max(most, nodes_that_fit(federation, algorithms, dtype, free_memory(device)))
-        for ids in blocks or choose_blocks(federation, algorithms, at_once=threads, most=most):
-            batch, homophily = self._batch(ids), self._stacked_homophily(ids)
-            self._workers.append(Worker(algorithms[ids[0]], federation.task, batch, homophily, seed, device))
+        chosen = blocks or choose_blocks(federation, algorithms, at_once=threads, most=most)
+        own, theirs = dict(enumerate(federation.clients)), dict(enumerate(algorithms))
+        self._home: Home = home or InProcess(own, theirs, federation.task, seed, dtype, device, threads)
+        self._blocks: list[Block] = [self._home.open(ids) for ids in chosen]
         self._sums: LocalSums | None = None
         if links and links[-1].only_sums:
             from fedspray.engine.sums import LocalSums, as_secure_sum
 
             *links, last = links
-            batches = [worker.batch for worker in self._workers]
-            classes = {k: each.train_class_counts[i] for each in batches for i, k in enumerate(each.client_ids)}
-            self._sums = LocalSums(as_secure_sum(last), algorithms[0].uplink, dict(sorted(classes.items())))
+            classes = {k: torch.from_numpy(client.train_class_counts).to(dtype) for k, client in own.items()}
+            self._sums = LocalSums(as_secure_sum(last), algorithms[0].uplink, classes)
         self._crossing = None
         if links:
-            used = [zip(w.batch.client_ids, columns_in_use(w.batch), strict=True) for w in self._workers]
-            trip = trip_of(algorithms[0], federation.task, seed, dtype)
-            self._crossing = Crossing(links, trip, dict(pair for pairs in used for pair in pairs))
-        at_once = min(threads, len(self._workers))
-        torch.set_num_threads(threads // at_once)
+            columns = {k: used for b in self._blocks for k, used in zip(b.client_ids, b.columns, strict=True)}
+            self._crossing = Crossing(links, trip_of(algorithms[0], federation.task, seed, dtype), columns)
+        torch.set_num_threads(max(1, threads // len(self._blocks)))
+        at_once = min(self._home.at_once, len(self._blocks))
         self._pool = ThreadPoolExecutor(at_once) if at_once > 1 else None
 
     @property
@@ -97,7 +173,7 @@ class LocalEngine:
     @property
     def blocks(self) -> Blocks:
         """The clients of each block."""
-        return [list(worker.batch.client_ids) for worker in self._workers]
+        return [list(block.client_ids) for block in self._blocks]
 
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids.
@@ -113,11 +189,11 @@ class LocalEngine:
         arrived, down = (downlink, None) if crossing is None else crossing.down(downlink, request.round_index)
         answers: list[tuple[tuple[int, ...], bool, Message, Message]] = []
         failures: dict[int, str] = {}
-        queue = list(self._workers)
+        queue = list(self._blocks)
         while queue:
-            again: list[Worker] = []
-            for worker, outcome in zip(queue, self._ask(queue, request, arrived, train_ids), strict=True):
-                ids = worker.batch.client_ids
+            again: list[Block] = []
+            for block, outcome in zip(queue, self._ask(queue, request, arrived, train_ids), strict=True):
+                ids = block.client_ids
                 if not isinstance(outcome, Exception):
                     answers.append((ids, *outcome))
                 elif len(ids) == 1 and isinstance(outcome, InputError):
@@ -125,7 +201,7 @@ class LocalEngine:
                 elif len(ids) == 1:
                     failures[ids[0]] = f"{type(outcome).__name__}: {outcome}"
                 else:  # find out which of them it is; from now on they are trained one by one
-                    again += self._dissolve(worker)
+                    again += self._dissolve(block)
             queue = again
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
         counted = [(ids, counts) for ids, _, _, counts in answers if counts]
@@ -140,9 +216,9 @@ class LocalEngine:
         if not request.evaluate:
             return {}
         found = {}
-        for worker in self._workers:
-            counts = worker.count_best()
-            for place, k in enumerate(worker.batch.client_ids if counts else ()):
+        for block in self._blocks:
+            counts = block.count_best()
+            for place, k in enumerate(block.client_ids if counts else ()):
                 found[k] = {name: value[place : place + 1] for name, value in counts.items()}
         return found
 
@@ -150,57 +226,52 @@ class LocalEngine:
         """The kept model of every client that has one."""
         return {
             k: model
-            for worker in self._workers
-            for k, model in zip(worker.batch.client_ids, worker.personal_models(), strict=True)
+            for block in self._blocks
+            for k, model in zip(block.client_ids, block.personal_models(), strict=True)
             if model is not None
         }
 
     def algorithm_of(self, client_id: int) -> Algorithm[Any, Any]:
         """The algorithm that a client runs."""
-        return next(worker.algorithm for worker in self._workers if client_id in worker.batch.client_ids)
+        return next(block.algorithm for block in self._blocks if client_id in block.client_ids)
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
         """Everything that the clients remembered at the end of a round, by name."""
         flat: dict[str, Tensor] = {}
-        for index, worker in enumerate(self._workers):
-            flat |= tree.prefixed(f"worker{index}", worker.tensors(round_index))
+        for index, block in enumerate(self._blocks):
+            flat |= tree.prefixed(f"worker{index}", block.tensors(round_index))
         if self._crossing is not None:
             flat |= tree.prefixed("links", self._crossing.tensors(round_index))
         return flat
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Goes back to what `tensors` held; the blocks must be the same."""
-        for index, worker in enumerate(self._workers):
-            worker.load(tree.part_of(tensors, f"worker{index}"), round_index)
+        for index, block in enumerate(self._blocks):
+            block.load(tree.part_of(tensors, f"worker{index}"), round_index)
         if self._crossing is not None:
             self._crossing.load(tree.part_of(tensors, "links"), round_index)
 
     def _ask(
-        self, workers: Sequence[Worker], request: Request, downlink: Message, train_ids: Set[int]
+        self, blocks: Sequence[Block], request: Request, downlink: Message, train_ids: Set[int]
     ) -> Iterator[tuple[bool, Message, Message] | Exception]:
-        """For each worker: whether it trained, what it sends up and its counts; or why there is none of that."""
+        """For each block: whether it trained, what it sends up and its counts; or why there is none of that."""
 
-        def ask(worker: Worker) -> tuple[bool, Message, Message] | Exception:
-            ids = worker.batch.client_ids
+        def ask(block: Block) -> tuple[bool, Message, Message] | Exception:
+            ids = block.client_ids
             train = request.train and ids[0] in train_ids
             try:
-                return train, *worker.handle(replace(request, train=train), _rows(downlink, ids))
+                return train, *block.handle(replace(request, train=train), _rows(downlink, ids))
+            except RunStopped:
+                raise
             except Exception as error:
                 return error
 
-        return map(ask, workers) if self._pool is None else self._pool.map(ask, workers)
+        return map(ask, blocks) if self._pool is None else self._pool.map(ask, blocks)
 
-    def _batch(self, ids: Sequence[int]) -> GraphBatch:
-        return GraphBatch.from_clients([self._federation.clients[k] for k in ids], ids, dtype=self._dtype)
-
-    def _stacked_homophily(self, ids: Sequence[int]) -> Any:
-        return np.concatenate([self._homophily[k] for k in ids])
-
-    def _dissolve(self, worker: Worker) -> list[Worker]:
-        ids = worker.batch.client_ids
-        singles = worker.split([self._batch([k]) for k in ids], [self._homophily[k] for k in ids])
-        position = self._workers.index(worker)
-        self._workers[position : position + 1] = singles
+    def _dissolve(self, block: Block) -> Sequence[Block]:
+        singles = self._home.split(block)
+        position = self._blocks.index(block)
+        self._blocks[position : position + 1] = singles
         return singles
 
 

@@ -8,7 +8,7 @@ of the current one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.engine import clients
+from fedspray.engine.crossing import columns_in_use
 from fedspray.engine.device import CPU
 from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
 from fedspray.errors import OtherVersionError
@@ -107,6 +108,16 @@ class Worker:
         self._device, self._placed = device, batch.to(device)
         self._memories = [Memory(0, tree.to(clients.init_state(algorithm, task, batch, seed), device))]
 
+    @property
+    def client_ids(self) -> tuple[int, ...]:
+        """The clients."""
+        return self.batch.client_ids
+
+    @property
+    def columns(self) -> list[Tensor | None]:
+        """The features that each client's nodes use; None where features are dense."""
+        return columns_in_use(self.batch)
+
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
         last_known = request.round_index - 1 if request.from_round is None else request.from_round
@@ -192,11 +203,9 @@ class Worker:
             for round_index in sorted(memories)
         ]
 
-    def split(self, batches: list[GraphBatch], homophily: list[NDArray[np.float64]]) -> list[Worker]:
-        """The same clients as one worker each."""
-        singles = []
-        for k, (batch, values) in enumerate(zip(batches, homophily, strict=True)):
-            single = Worker(self.algorithm, self._task, batch, values, self._seed, self._device)
+    def split(self, singles: Sequence[Worker]) -> list[Worker]:
+        """The same clients as one worker each: ``singles``, which are new, with what this one remembers."""
+        for k, single in enumerate(singles):
             single._memories = [
                 Memory(
                     memory.round_index,
@@ -206,8 +215,7 @@ class Worker:
                 )
                 for memory in self._memories
             ]
-            singles.append(single)
-        return singles
+        return list(singles)
 
     def personal_models(self) -> list[Snapshot | None]:
         """The kept snapshot of each client, on the CPU."""

@@ -14,8 +14,9 @@ from fedspray import algorithms, files
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
+from fedspray.engine.cluster import Cluster
 from fedspray.engine.device import describe_device
-from fedspray.engine.local import Blocks, LocalEngine, single_blocks
+from fedspray.engine.local import Blocks, LocalEngine, choose_blocks, single_blocks
 from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings, RunSettings
 from fedspray.files import Json
@@ -93,6 +94,7 @@ def carry_out(
     callbacks: Sequence[Callback] = (),
     on_record: OnRecord | None = None,
     begun: bool = False,
+    cluster: Cluster | None = None,
 ) -> RunResult:
     """Runs all seeds here, from their checkpoints where there are any, and writes the result.
 
@@ -105,8 +107,9 @@ def carry_out(
         callbacks: who listens.
         on_record: called with the seed and every complete record.
         begun: the folder was made for this federation just now. If not, the data are compared with its own.
+        cluster: where the clients are trained; None: in this process.
     """
-    here = Here(federation, resolve(run), threads)
+    here = Here(federation, resolve(run), threads, cluster)
     if folder is not None and not begun and (folder / "settings.json").exists():
         _check_same_data(folder, federation)
         if not (folder / store.FEDERATION).exists():  # killed just before it was written
@@ -125,23 +128,24 @@ def sole_writer(folder: Path | None) -> AbstractContextManager[None]:
 
 
 class Here:
-    """The clients of a run, all in this process.
+    """The clients of a run, all in this process, or on a cluster that it leads.
 
     Args:
         federation: they, and their data.
         run: what is run.
         threads: for blocks of clients at the same time, or inside products.
+        cluster: where they are trained; None: in this process.
     """
 
-    def __init__(self, federation: Federation, run: Resolved, threads: int = 1) -> None:
+    def __init__(self, federation: Federation, run: Resolved, threads: int = 1, cluster: Cluster | None = None) -> None:
         federation.check_labels(run.settings.keep_split)
-        self.run, self._federation, self._threads = run, federation, threads
+        self.run, self._federation, self._threads, self._cluster = run, federation, threads, cluster
         self._algorithms = run.for_clients(federation.roster)
 
     def open(self, seed: int, blocks: Blocks | None) -> Host:
         """The clients of one seed; ``blocks`` are a checkpoint's."""
         own = self._federation if self.run.settings.keep_split else self._federation.with_split(seed)
-        return _LocalHost(own, self.run, self._algorithms, seed, blocks, self._threads)
+        return _LocalHost(own, self.run, self._algorithms, seed, blocks, self._threads, self._cluster)
 
     def finished(self, result: RunResult, folder: Path | None) -> RunResult:
         """The result that knows its folder, or how to write one."""
@@ -199,9 +203,14 @@ class _LocalHost(LocalEngine):
         seed: int,
         blocks: Blocks | None,
         threads: int,
+        cluster: Cluster | None,
     ) -> None:
         if blocks is None and run.rounds.participation < 1:
             blocks = single_blocks(federation)
+        home = None
+        if cluster is not None:
+            blocks = blocks or choose_blocks(federation, algorithms, at_once=threads)
+            home = cluster.home(federation, algorithms, seed, run.dtype, len(blocks))
         super().__init__(
             federation,
             algorithms,
@@ -211,6 +220,7 @@ class _LocalHost(LocalEngine):
             threads=threads,
             device=run.device,
             links=run.links,
+            home=home,
         )
         self._settings, self._roster = run.settings, federation.roster
         self._run, self._seed, self._threads = run, seed, threads

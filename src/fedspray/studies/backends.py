@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fedspray.engine.cluster import connected
 from fedspray.errors import InputError, unknown
 from fedspray.studies.worker import Job
 
@@ -75,15 +76,11 @@ def _backend(workers: Workers) -> Iterator[dict[str, Any]]:
         if local is not None:
             local.close()
     else:
-        try:
-            import ray
+        with connected(workers.cluster, workers.jobs):
             from ray.util.joblib import register_ray
-        except ImportError as error:
-            raise InputError(f"the back end ray needs the package ray, which is missing ({error})") from None
-        if not ray.is_initialized():
-            ray.init(address=workers.cluster, num_cpus=None if workers.cluster else workers.jobs)
-        register_ray()
-        yield {}
+
+            register_ray()
+            yield {}
 
 
 def worker_death() -> tuple[type[BaseException], ...]:
