@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 
+from fedspray.algorithms.fedavg import FedAvg
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
-from fedspray.seeds import generator
+from fedspray.nn.tree import Message
+from fedspray.seeds import generator, stream_key
 from fedspray.testing import awkward_federation as awkward_federation
 from fedspray.testing import ragged_federation as ragged_federation
 from fedspray.testing import stack as stack
@@ -55,3 +60,14 @@ def two_groups() -> GraphBatch:
         train = np.isin(np.arange(60), draw.permutation(60)[:6])
         clients.append(Client(f"c{k}", graph, Split(train, np.zeros(60, dtype=bool), ~train), np.arange(60)))
     return GraphBatch.from_clients(clients, range(6), dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragile(FedAvg):
+    """FedAvg in which some clients fail in some rounds; the round's seed tells which round it is."""
+
+    def client_update(self, client: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
+        for round_index, k in ((2, 1), (4, 1), (4, 2)):
+            if seed == stream_key(0, "round", round_index) and k in batch.client_ids:
+                raise OSError(f"the disk of client {k} is full")
+        return super().client_update(client, message, batch, seed)

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_rounds import Fragile
-from toys import ragged_federation
+from toys import Fragile, ragged_federation
 
 from fedspray import algorithms, backbones, links
 from fedspray.algorithms.fedavg import FedAvg

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from toys import ragged_federation
+from toys import Fragile, ragged_federation
 
 from fedspray import algorithms, backbones
 from fedspray.algorithms.base import Algorithm
@@ -40,19 +40,6 @@ def go(
 
 def fedavg(**settings: Any) -> FedAvg:
     return FedAvg(backbone=backbones.make("gcn", hidden=8), **settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fragile(FedAvg):
-    """FedAvg in which some clients fail in some rounds; the round's seed tells which round it is."""
-
-    def client_update(self, client: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
-        from fedspray.seeds import stream_key
-
-        for round_index, k in ((2, 1), (4, 1), (4, 2)):
-            if seed == stream_key(0, "round", round_index) and k in batch.client_ids:
-                raise OSError(f"the disk of client {k} is full")
-        return super().client_update(client, message, batch, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
