@@ -127,14 +127,16 @@ def check_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
 
 
 @slow
-@pytest.mark.parametrize(("name", "chain"), [("fedspray", ()), ("fedavg", ("used-rows", "compress up_bits=4"))])
+@pytest.mark.parametrize(
+    ("name", "chain"), [("fedspray", ("secure-sum",)), ("fedavg", ("used-rows", "compress up_bits=4"))]
+)
 def test_two_actors_are_one_process_to_the_bit(cluster: Cluster, name: str, chain: tuple[str, ...]) -> None:
     algorithm = algorithms.find(name)(backbone=backbones.make("gcn", hidden=8))
     check_same(played(algorithm, cluster, chain=chain), played(algorithm, None, chain=chain))
 
 
 @slow
-def test_an_actor_that_is_killed_changes_nothing(cluster: Cluster) -> None:
+def test_an_actor_that_is_killed_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     algorithm = algorithms.find("fedspray")(backbone=backbones.make("gcn", hidden=8))
 
     def strike(progress: Progress) -> None:
@@ -142,6 +144,7 @@ def test_an_actor_that_is_killed_changes_nothing(cluster: Cluster) -> None:
             kill(cluster, progress.round_index % 2)
 
     check_same(played(algorithm, cluster, on_round=strike), played(algorithm, None))
+    assert capsys.readouterr().out == ""  # which may be JSON
 
 
 @slow

@@ -83,14 +83,13 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what a later version will do; this one warns
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # of a death Ray tells on standard output
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on any system: listen on loopback only
     try:
         import ray
     except ImportError as error:
         raise InputError(f"ray is missing ({error}): install it with pip install 'fedspray[ray]'") from None
-    from ray._private.ray_logging import global_worker_stdstream_dispatcher
-
     if ray.is_initialized():
         yield
         return
@@ -100,7 +99,6 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             ray.init(address=address, **quiet)
         else:
             ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
-        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")  # of deaths, to standard output
     except (ConnectionError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"the Ray cluster at {address!r} cannot be reached: {reason}") from None
