@@ -29,7 +29,7 @@ INTERRUPTED = 130
 
 COMMANDS = (
     *("demo", "run", "report", "algorithms", "links", "datasets", "inspect", "partition", "compare", "sweep", "tune"),
-    *("plan", "new", "import", "schema", "predict", "deploy", "site"),
+    *("plan", "new", "import", "schema", "predict", "adapt", "deploy", "site"),
 )
 """Each is a module of this package with a function, or a group of commands, of its name."""
 _ELSEWHERE = {"import": "tables:import_files"}

@@ -203,15 +203,7 @@ class PersonalModel:
             "client": self.client,
             "client_id": self.client_id,
             "round": self.snapshot.round_index,
-            "num_features": self.task.num_features,
-            "num_classes": self.task.num_classes,
-            "class_names": self.task.class_names,
-            "feature_names": self.task.feature_names,
-            **({} if self.task.schema is None else {"schema": self.task.schema}),
-            "algorithm": self.settings.algorithm,
-            "backbone": self.settings.backbone,
-            "values": values_of(self.algorithm),
-            "dtype": self.settings.dtype,
+            **meta_of(self.algorithm, self.settings, self.task),
             **({"facts": self.facts} if self.facts else {}),
         }
 
@@ -238,18 +230,15 @@ class PersonalModel:
         tensors, meta = store.read_tensors(file)
         if "algorithm" not in meta or "client" not in meta:
             raise InputError(f"{path} is not a personal model, but one is needed: RUN/seed-…/models/CLIENT")
-        settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
+        settings, task = settings_and_task(meta)
         run = resolve(settings)
-        names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
-        classes, features = (None if known is None else tuple(known) for known in names)
-        task = Task(meta["num_features"], meta["num_classes"], classes, features, meta.get("schema"))
         template = clients.init_state(run.algorithm, task, _single_node(task, run.dtype), seed=0)
         server = tree.cast(run.algorithm.init_server(task, seed=0), run.dtype)
         expected = {
             **tree.flatten(tree.for_prediction(template), "client"),
             **tree.prefixed("message", run.algorithm.broadcast(server, (0,))),
         }
-        _check_tensors(str(path), tensors, expected)
+        check_tensors(str(path), tensors, expected)
         client = tree.restore(template, tree.part_of(tensors, "client"))
         snapshot = Snapshot(meta["round"], client, tree.part_of(tensors, "message"))
         seen = TrainedOn.load(file.with_name(TRAINED_ON)) if file.name == WEIGHTS else None
@@ -281,7 +270,30 @@ class ModelFiles(Mapping[str, PersonalModel]):
         return len(self._files)
 
 
-def _check_tensors(path: str, given: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+def meta_of(algorithm: Algorithm[Any, Any], settings: RunSettings, task: Task) -> Json:
+    """What a file has to say so that its weights can be used."""
+    return {
+        "num_features": task.num_features,
+        "num_classes": task.num_classes,
+        "class_names": task.class_names,
+        "feature_names": task.feature_names,
+        **({} if task.schema is None else {"schema": task.schema}),
+        "algorithm": settings.algorithm,
+        "backbone": settings.backbone,
+        "values": values_of(algorithm),
+        "dtype": settings.dtype,
+    }
+
+
+def settings_and_task(meta: Json) -> tuple[RunSettings, Task]:
+    """What `meta_of` wrote."""
+    settings = RunSettings(**{name: meta[name] for name in ("algorithm", "backbone", "values", "dtype")})
+    names = (meta["class_names"], meta.get("feature_names"))  # older files have no names of features
+    classes, features = (None if known is None else tuple(known) for known in names)
+    return settings, Task(meta["num_features"], meta["num_classes"], classes, features, meta.get("schema"))
+
+
+def check_tensors(path: str, given: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
     """Refuses weights that this model does not have, or that are not numbers."""
     for name in sorted({*given, *expected}):
         if name not in given or name not in expected:

@@ -18,6 +18,8 @@ from fedspray.errors import InputError
 from fedspray.evaluation.metrics import METRICS
 from fedspray.files import Json
 from fedspray.runs import benefit, proxies, store
+from fedspray.runs.adapt import FILE as SHARED
+from fedspray.runs.adapt import SharedPart
 from fedspray.runs.models import ModelFiles, PersonalModel
 
 if TYPE_CHECKING:
@@ -70,6 +72,9 @@ class SeedResult:
         """Writes the models and class vectors into the seed's folder."""
         for name, model in self.models.items():
             model.save(folder / "models" / name)
+        shared = SharedPart.of(self.models)
+        if shared is not None:
+            shared.save(folder / SHARED)
         if self.proxies is not None:
             self.proxies.save(folder / proxies.FILE)
 

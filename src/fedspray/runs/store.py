@@ -9,6 +9,7 @@
     RUN/seed-0/checkpoint.safetensors   while the seed is running; checkpoint-before.safetensors: the one before it
     RUN/seed-0/events.out.tfevents.*    for TensorBoard
     RUN/seed-0/models/<client>/   the personal models: see `fedspray.runs.models`
+    RUN/seed-0/shared.safetensors       what all clients have in common, for a newcomer: see `fedspray.runs.adapt`
     RUN/seed-0/nodes.json         every labelled node: tested, and rightly predicted
     RUN/seed-0/proxies.safetensors      class proxies before and after alignment, where there are any
     RUN/seed-0/result.json        when the seed is done

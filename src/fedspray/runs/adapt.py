@@ -1,0 +1,168 @@
+"""A newcomer's personal model, from what a finished run's clients have in common, with nobody else's help.
+
+What the server sent last, in the reported round, is the shared part. The newcomer trains on its own data as a client
+of the run would. What it would send to the server under a name that it also receives takes the place of what it
+received: a federation of one. So FedAvg's model goes on being trained here, while FedSpray 2's teacher, which clients
+send gradients for, stays as it is and the newcomer's own GNN is trained beside it. Of all rounds, the one with the
+smallest loss on the newcomer's validation nodes is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedspray import files
+from fedspray.data.batch import GraphBatch
+from fedspray.data.federation import Client, Task
+from fedspray.display import line
+from fedspray.engine import clients
+from fedspray.engine.worker import Snapshot
+from fedspray.errors import InputError
+from fedspray.experiment import RunSettings
+from fedspray.nn import tree
+from fedspray.nn.tree import Message
+from fedspray.runs import store
+from fedspray.runs.models import PersonalModel, check_tensors, meta_of, settings_and_task
+from fedspray.runs.settings import Resolved, resolve
+from fedspray.seeds import stream_key
+
+FILE = "shared.safetensors"
+ROUNDS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPart:
+    """What the server of a run sent to everybody, of the reported round."""
+
+    run: Resolved
+    task: Task
+    message: Message
+    """Every tensor is [1, …]."""
+    round_index: int
+    dataset: str
+
+    def __repr__(self) -> str:
+        return line(
+            self, self.run.settings.algorithm, self.run.settings.backbone, f"round {self.round_index}", self.task
+        )
+
+    @classmethod
+    def of(cls, models: Mapping[str, PersonalModel]) -> SharedPart | None:
+        """What the models of all clients have in common; None if that is nothing, or the server told them apart."""
+        first, *others = models.values() or [None]
+        if first is None or not first.snapshot.message:
+            return None
+        message = first.snapshot.message
+        for other in others:
+            theirs = other.snapshot.message if other is not None else {}
+            if any(not torch.equal(message[name], theirs[name]) for name in message):
+                return None
+        settings = replace(first.settings, backbone_of={})
+        dataset = str(first.facts.get("dataset", ""))
+        return cls(resolve(settings), first.task, message, first.snapshot.round_index, dataset)
+
+    def save(self, path: str | Path) -> None:
+        """Writes one safetensors file."""
+        meta = meta_of(self.run.algorithm, self.run.settings, self.task)
+        tensors = tree.prefixed("message", self.message)
+        store.write_tensors(Path(path), tensors, {**meta, "round": self.round_index, "dataset": self.dataset})
+
+    @classmethod
+    def load(cls, path: str | Path, task: Task | None = None) -> SharedPart:
+        """Reads what `save` wrote, or what the server of a deployed run kept beside its settings.
+
+        Args:
+            path: the file, or the folder of a run's seed that holds it.
+            task: of the newcomer's data, for a deployed run, whose file does not say.
+        """
+        file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+        if not file.is_file():
+            raise InputError(f"{file} is missing: give RUN/seed-…/{FILE} of a run whose server sends the same to all")
+        tensors, meta = store.read_tensors(file)
+        if "algorithm" in meta:
+            settings, known = settings_and_task(meta)
+            run = resolve(settings)
+            shared = tree.part_of(tensors, "message")
+        elif task is None or "round" not in meta:
+            raise InputError(f"{file} is not what a run's clients share: give RUN/seed-…/{FILE}")
+        else:
+            run, known = resolve(_settings_beside(file)), task
+            template = tree.cast(run.algorithm.init_server(known, seed=0), run.dtype)
+            server = tree.part_of(tensors, "server")
+            check_tensors(str(file), server, tree.flatten(template))
+            shared = dict(run.algorithm.broadcast(tree.restore(template, server), (0,)))
+        blank = tree.cast(run.algorithm.init_server(known, seed=0), run.dtype)
+        check_tensors(str(file), shared, run.algorithm.broadcast(blank, (0,)))
+        return cls(run, known, shared, int(meta["round"]), str(meta.get("dataset", "")))
+
+
+def _settings_beside(file: Path) -> RunSettings:
+    kept = files.read_json(file.parent.parent / "settings.json")["run"]
+    return RunSettings(**{**kept, "seeds": tuple(kept["seeds"]), "link": tuple(kept.get("link", ()))})
+
+
+def adapt(shared: SharedPart, client: Client, *, rounds: int = ROUNDS, seed: int = 0) -> PersonalModel:
+    """A personal model for a client that took no part.
+
+    Args:
+        shared: of a finished run.
+        client: the newcomer, with its split: training nodes are learnt from, validation nodes choose the round.
+        rounds: of local training; each has the run's `local_epochs`.
+        seed: of everything that is drawn.
+    """
+    run, task = shared.run, shared.task
+    _check(shared, client, rounds)
+    graph = client.graph.with_num_classes(task.num_classes)
+    batch = GraphBatch.from_clients([replace(client, graph=graph)], [0], dtype=run.dtype)
+    state: Any = clients.init_state(run.algorithm, task, batch, seed)
+    message, best, least = dict(shared.message), None, torch.inf
+    for round_index in range(1, rounds + 1):
+        state, sent = clients.train(run.algorithm, state, message, batch, stream_key(seed, "adapt", round_index))
+        message |= {name: value for name, value in sent.items() if name in message}
+        snapshot = Snapshot(round_index, tree.for_prediction(state), dict(message))
+        loss = _loss(run, snapshot, batch)
+        if best is None or loss < least or not len(batch.val):
+            best, least = snapshot, loss
+    assert best is not None
+    known = replace(task, schema=client.graph.schema or task.schema)
+    model = PersonalModel(client.name, 0, run.algorithm, known, best, run.settings)
+    return model.described(client, shared.dataset)
+
+
+def _check(shared: SharedPart, client: Client, rounds: int) -> None:
+    task, graph = shared.task, client.graph
+    if rounds < 1:
+        raise InputError(f"rounds is {rounds}, but must be at least 1")
+    if graph.num_features != task.num_features or graph.num_classes > task.num_classes:
+        raise InputError(
+            f"the data have {graph.num_features} features and {graph.num_classes} classes, but the run had "
+            f"{task.num_features} and {task.num_classes}"
+        )
+    different = task.difference(graph)
+    if different is not None:
+        which, given, known = different
+        raise InputError(f"{which} of the data is {given}, but the run had {known} there")
+    if not client.split.train.any():
+        raise InputError(f"client {client.name} has no training node, but at least one is needed")
+
+
+def _loss(run: Resolved, snapshot: Snapshot, batch: GraphBatch) -> float:
+    """On the validation nodes; infinite where it is not a number."""
+    if not len(batch.val):
+        return torch.inf
+    with torch.no_grad():
+        logits, loss_logits = clients.predict(run.algorithm, snapshot.client, snapshot.message, batch)
+    chosen = (logits if loss_logits is None else loss_logits)[batch.val]
+    loss = float(torch.nn.functional.cross_entropy(chosen, batch.labels[batch.val]))
+    return loss if loss == loss else torch.inf
+
+
+def task_of(client: Client) -> Task:
+    """What a newcomer's data say themselves."""
+    graph = client.graph
+    return Task(graph.num_features, graph.num_classes, graph.class_names, graph.feature_names, graph.schema)
