@@ -6,7 +6,7 @@ import pytest
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import paired_difference
 from fedspray.report import findings
-from fedspray.report.card import Card, Tally, make_card
+from fedspray.report.card import Card, Tally, count_card, make_card
 from fedspray.report.methods import Contender, SeedRun
 from fedspray.runs.nodes import NodeTable
 
@@ -116,6 +116,52 @@ def test_without_a_reference_the_card_holds_accuracies() -> None:
     card = make_card(OWN, None, 2, 3)
     assert card is not None
     assert card.cell() == Tally(nodes=5, both=5, gained=0, lost=0, neither=1)
+
+
+def counted(label: str, *rounds: tuple[int, int]) -> Contender:
+    """A method of which counts are known: for each seed its best round and its last. Client b is absent at seed 1."""
+    a = {"nodes": 10, "overall": 0.8, "minority_nodes": 4, "minority": 0.5}  # 8 right, 2 of them minority
+    b = {"nodes": 6, "overall": 0.5, "minority_nodes": 0, "minority": None}
+    runs = [
+        SeedRun(
+            i,
+            "",
+            {"best_round": best, "rounds": last, "clients": {"a": a} if i == 1 else {"a": a, "b": b}},
+            [],
+            None,
+            None,
+        )
+        for i, (best, last) in enumerate(rounds)
+    ]
+    return Contender(label, ({"algorithm": label, "backbone": "gcn"},), tuple(runs))
+
+
+def test_counts_alone_give_a_line_for_each_organisation() -> None:
+    card = count_card(counted("own", (3, 5), (3, 5)), ["a", "b"])
+    assert card.coarse
+    assert card.cell("minority", 0) == Tally(nodes=4, both=4, gained=0, lost=0, neither=4)  # 2 of 4, twice
+    assert card.cell("majority", 0) == Tally(nodes=6, both=12, gained=0, lost=0, neither=0)
+    assert card.cell("minority", 1).accuracy is None
+    assert card.cell(None, 1) == Tally(nodes=6, both=3, gained=0, lost=0, neither=3)  # it answered once
+    sentence = findings.headline([card], ["a", "b"])
+    assert sentence.startswith("own is right about 50.0% of minority nodes (95% interval ")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ([(3, 5)], ["only 1 seed"]),
+        ([(5, 5)], ["only 1 seed", "the last round of own was still the best,"]),
+        ([(5, 5), (3, 5)], ["only 2 seeds", "still the best under 1 of 2 seeds"]),
+        ([(3, 5)] * 5, []),
+        ([(5, 5)] * 5, ["still the best under 5 of 5 seeds"]),
+    ],
+)
+def test_the_headline_carries_its_caution(rounds: list[tuple[int, int]], said: list[str]) -> None:
+    caution = findings.caution([counted("own", *rounds), counted("other", *rounds)], "own")
+    assert all(words in caution for words in said)
+    assert (caution == "") == (not said)
+    assert "own" in caution or (5, 5) not in rounds
 
 
 def large_card(label: str, client_counts: list[tuple[int, int, int, int]]) -> Card:

@@ -118,8 +118,11 @@ def test_everything_is_drawn(page: Page) -> None:
         marks = page.count(f"#{chart} .main-svg .trace, #{chart} .main-svg .hm image, #{chart} .heatmaplayer image")
         assert marks > 0, chart
     assert page.count("#overview tbody tr:not(.gap)") == 4  # all clients, and three
-    assert page.count("#detail td[data-tip]") > 6
-    assert page.run("return document.documentElement.scrollWidth") <= 1280
+    assert page.count("#curves .chart-legend .line") == 3
+    filled = "const t = document.getElementById('overview'); return t.offsetWidth / t.parentElement.offsetWidth"
+    assert page.run(filled) > 0.95
+    heights = "return [...document.querySelectorAll('#headline tbody tr')].map((r) => r.getBoundingClientRect().height)"
+    assert all(height % 1 == 0 for height in page.run(heights))  # whole pixels, or lines of sticky cells break
 
 
 def test_names_that_look_like_numbers_are_names(driver: Any, tmp_path: Path) -> None:
@@ -215,6 +218,13 @@ def test_a_phone_scrolls_down_only(driver: Any, file: Path) -> None:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     page = Page(driver, file)
     assert page.run("return document.documentElement.scrollWidth") <= 390
+    deciding = "document.querySelector('#headline thead th:nth-child(2)')"
+    assert "against local" in page.run(f"return {deciding}.textContent")
+    assert page.run(f"return {deciding}.getBoundingClientRect().right") <= 390
+    assert page.run("return document.querySelector('#results .scroll').hasAttribute('data-more')")
+    assert page.count("#results .more-columns") == 1
+    page.run("const box = document.querySelector('#results .scroll'); box.scrollLeft = box.scrollWidth")
+    page.wait("return document.querySelectorAll('#results .more-columns').length", 0)
     assert page.complaints() == []
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -225,4 +235,17 @@ def test_one_run_has_a_page_too(driver: Any, run_folders: dict[str, Path], tmp_p
     assert page.count("#overview tbody tr:not(.gap)") == 4
     assert page.count("#proxies") == 0
     assert page.run("return document.getElementById('methods').hidden") is True
+    assert (page.complaints(), page.requests()) == ([], [])
+
+
+def test_runs_between_organisations_have_a_page(driver: Any, run_folders: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("local", "fedspray"):
+        shutil.copytree(run_folders[name], tmp_path / name)
+        for kept in [*(tmp_path / name).glob("seed-*/nodes.json"), tmp_path / name / "federation.json"]:
+            kept.unlink()
+    write_report([tmp_path / "local", tmp_path / "fedspray"], tmp_path / "report.html")
+    page = Page(driver, tmp_path / "report.html")
+    assert page.count("#overview tbody tr:not(.gap)") == 4
+    assert page.count("#overview thead th") == 3  # both methods
+    assert page.count("#detail") == 0
     assert (page.complaints(), page.requests()) == ([], [])

@@ -6,6 +6,7 @@ seeds; for intervals, a node that several seeds tested counts once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +71,8 @@ class Card:
     """The seeds that both were run with."""
     counts: NDArray[np.int64]
     """[3, K, C, B, 5]: minority, majority or all, client, class, bucket, and the fields of `Tally`."""
+    coarse: bool = False
+    """Whether only sums over a client's classes and buckets are known; they are in the first of each."""
 
     def cell(
         self,
@@ -121,6 +124,25 @@ def make_card(method: Contender, reference: Contender | None, num_clients: int, 
     ]
     label = None if reference is None else reference.label
     return Card(method.label, label, seeds, np.stack(columns, axis=1).reshape(*shape, len(_FIELDS)))
+
+
+def count_card(method: Contender, clients: Sequence[str]) -> Card:
+    """The card of a method of which only counts are known, as between organisations: accuracies of each client.
+
+    Which nodes several seeds have in common is not known; there are at least as many as in the largest test set.
+    """
+    counts = np.zeros((len(_VIEWS), len(clients), 1, len(BUCKET_NAMES), len(_FIELDS)), dtype=np.int64)
+    for seed in method.seeds:
+        for k, row in enumerate(seed.metrics["clients"].get(client) for client in clients):
+            if row is None:  # the client did not answer at the end
+                continue
+            minority = row["minority_nodes"], round((row["minority"] or 0) * row["minority_nodes"])
+            every = row["nodes"], round((row["overall"] or 0) * row["nodes"])
+            majority = every[0] - minority[0], every[1] - minority[1]
+            for view, (nodes, right) in enumerate((minority, majority, every)):
+                cell = counts[view, k, 0, 0]
+                cell[:] = max(cell[0], nodes), cell[1] + right, 0, 0, cell[4] + nodes - right
+    return Card(method.label, None, tuple(seed.seed for seed in method.seeds), counts, coarse=True)
 
 
 def _tested(

@@ -11,7 +11,7 @@ import numpy as np
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.files import Json
 from fedspray.report import findings
-from fedspray.report.card import GROUPS, Card, Tally, make_card
+from fedspray.report.card import GROUPS, Card, Tally, count_card, make_card
 from fedspray.report.methods import Comparison, Contender
 from fedspray.report.projection import explore
 from fedspray.report.tables import kilobytes
@@ -32,7 +32,7 @@ def page_data(comparison: Comparison, cards: Sequence[Card | None]) -> Json:
         "cards": [
             _card(i, card, comparison.clients)
             for i, card in enumerate(cards)
-            if card is not None and (card.reference is not None or comparison.reference is None)
+            if card is not None and shows(card, comparison)
         ],
         "proxies": _proxies(comparison),
         "federation": comparison.federation,
@@ -42,11 +42,19 @@ def page_data(comparison: Comparison, cards: Sequence[Card | None]) -> Json:
     return rounded
 
 
+def shows(card: Card, comparison: Comparison) -> bool:
+    """Whether the page has a column for a card: where methods are compared, the reference needs none."""
+    return card.coarse or card.reference is not None or comparison.reference is None
+
+
 def make_cards(comparison: Comparison) -> list[Card | None]:
     """One card for each method, in their order; without a reference, and of references, they show accuracies.
 
-    None for methods whose nodes were not kept, or whose backbone has no reference.
+    None for methods whose nodes were not kept, or whose backbone has no reference. Where no method's nodes were kept,
+    all cards are made from counts.
     """
+    if all(seed.nodes is None for method in comparison.methods for seed in method.seeds):
+        return [count_card(method, comparison.clients) for method in comparison.methods]
     sizes = len(comparison.clients), len(comparison.classes)
     references = [(method, comparison.reference_of(method)) for method in comparison.methods]
     return [

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedspray.display import count
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import Estimate
 from fedspray.report.card import Card, Tally
+from fedspray.report.methods import Contender
 
+ENOUGH_SEEDS = 5
+"""From which on nobody is warned that there are few."""
 MAX_NAMED = 4
 """Clients named in one sentence."""
 
@@ -16,7 +20,8 @@ def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
     """The one sentence on top of the report card."""
     compared = [card for card in cards if card.reference is not None]
     if not compared:
-        return _alone(cards[0], clients) if cards else "These runs did not keep their test nodes one by one."
+        order = sorted(cards, key=_minority_rate, reverse=True)
+        return _alone(order[0], clients) + _others(order[1:])
     known = [(card, card.cell().difference) for card in compared]
     gains = [(d.value, card, d) for card, d in known if d is not None]
     if not gains:
@@ -62,6 +67,43 @@ def points(value: float) -> str:
     """A signed difference in percentage points: ``+4.2`` or ``−1.0``."""
     text = f"{100 * value:+.1f}".replace("-", "−")
     return "0.0" if text in ("+0.0", "−0.0") else text
+
+
+def caution(methods: Sequence[Contender], first: str) -> str:
+    """What to keep in mind about the headline: few seeds, and the method it names still getting better; or nothing."""
+    seeds = min(len(method.seeds) for method in methods)
+    parts = [] if seeds >= ENOUGH_SEEDS else [f"only {count(seeds, 'seed')}, so other draws may move these figures"]
+    runs = next((method.seeds for method in methods if method.label == first), ())
+    growing = sum(run.metrics["best_round"] == run.metrics["rounds"] for run in runs)
+    if growing:
+        where = "" if len(runs) == 1 else f" under {growing} of {len(runs)} seeds"
+        parts.append(f"the last round of {first} was still the best{where}, so more rounds may help it")
+    return "; ".join(parts) + "." if parts else ""
+
+
+def named(cards: Sequence[Card]) -> str:
+    """The method that the headline is about."""
+    compared = [card for card in cards if card.reference is not None] or list(cards)
+    return max(compared, key=_minority_gain).method if compared else ""
+
+
+def _minority_gain(card: Card) -> float:
+    if card.reference is None:
+        return _minority_rate(card)
+    difference = card.cell().difference
+    return -2.0 if difference is None else difference.value
+
+
+def _minority_rate(card: Card) -> float:
+    accuracy = card.cell("minority").accuracy
+    return -1.0 if accuracy is None else accuracy.value
+
+
+def _others(cards: Sequence[Card]) -> str:
+    """How methods stand that cannot be compared node by node."""
+    rates = [(card.method, card.cell("minority").accuracy) for card in cards]
+    shown = [f"{name} {100 * rate.value:.1f}%" for name, rate in rates if rate is not None]
+    return f" Others on minority nodes: {', '.join(shown)}." if shown else ""
 
 
 def _alone(card: Card, clients: Sequence[str]) -> str:

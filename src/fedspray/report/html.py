@@ -22,10 +22,10 @@ from fedspray.experiment import knobs
 from fedspray.files import Json
 from fedspray.report import findings
 from fedspray.report.card import Card
-from fedspray.report.contents import cost, make_cards, page_data
+from fedspray.report.contents import cost, make_cards, page_data, shows
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Contender, read_comparison
-from fedspray.report.tables import best_of, percent_spread
+from fedspray.report.tables import best_of, percent
 
 
 def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: str | None = None) -> Json:
@@ -47,19 +47,26 @@ def write_page(comparison: Comparison, path: str | Path) -> Json:
     cards = make_cards(comparison)
     page = render(comparison, cards)
     write_file(Path(path), page)
+    sentence, careful = finding(comparison, cards), caution(comparison, cards)
     return {
         "methods": [method.label for method in comparison.methods],
         "reference": comparison.reference,
-        "finding": finding(comparison, cards),
+        "finding": f"{sentence} Caution: {careful}" if careful else sentence,
         "bytes": len(page.encode()),
     }
 
 
 def finding(comparison: Comparison, cards: Sequence[Card | None]) -> str:
     """The sentence on top of the page."""
-    if comparison.reference is not None and any(cards) and not any(card and card.reference for card in cards):
+    known = [card for card in cards if card is not None]
+    if comparison.reference is not None and not any(card.reference or card.coarse for card in known):
         return findings.apart(comparison.reference)
-    return findings.headline([card for card in cards if card is not None], comparison.clients)
+    return findings.headline(known, comparison.clients)
+
+
+def caution(comparison: Comparison, cards: Sequence[Card | None]) -> str:
+    """What to keep in mind about the finding; empty if nothing."""
+    return findings.caution(comparison.methods, findings.named([card for card in cards if card is not None]))
 
 
 def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
@@ -74,10 +81,12 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
         lstrip_blocks=True,
     )
     first = comparison.methods[0].content
+    coarse = any(card and card.coarse for card in cards)
     return environment.get_template("page.html").render(
         title=_title(comparison),
         subtitle=_subtitle(comparison),
         finding=finding(comparison, cards),
+        caution=caution(comparison, cards),
         headline=headline_rows(comparison, cards),
         columns=headline_metrics(comparison),
         uneven=len({len(method.seeds) for method in comparison.methods}) > 1,
@@ -85,8 +94,10 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
         reference=comparison.reference,
         lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
         num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
-        has_card=any(card and (card.reference or not comparison.reference) for card in cards),
-        has_nodes=any(cards),
+        has_card=any(card and shows(card, comparison) for card in cards),
+        has_nodes=not coarse,
+        coarse=coarse,
+        compared=comparison.reference is not None and not coarse,
         hidden=[m.label for m in comparison.methods if any(seed.metrics.get("sums_only") for seed in m.seeds)],
         has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
         federation=comparison.federation,
@@ -120,7 +131,11 @@ def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[
     rows = []
     for i, (method, card) in enumerate(zip(methods, cards, strict=True)):
         difference = card.cell().difference if card is not None and card.reference is not None else None
-        cells = [{"text": percent_spread(method.spread(name)), "best": i in best[name]} for name in best]
+        spreads = [(method.spread(name), i in best[name]) for name in best]
+        cells = [
+            {"mean": percent(s["mean"]), "spread": percent(s["std"]) if s["std"] is not None else "", "best": b}
+            for s, b in spreads
+        ]
         rows.append(
             {
                 "label": method.label,

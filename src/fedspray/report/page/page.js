@@ -68,8 +68,25 @@
     return make("label", { class: "control" }, make("span", { text: title }), select);
   };
   const paintDots = () => document.querySelectorAll("[data-colour]").forEach((dot) => {
-    dot.style.background = colour(Number(dot.dataset.colour));
+    dot.style.background = dot.style.borderColor = colour(Number(dot.dataset.colour));
   });
+  const chartLegends = () => document.querySelectorAll(".chart-legend").forEach((box) => data.methods.forEach((method, i) => {
+    const mark = box.closest("#curves") ? `line ${method.reference ? "dashed" : ""}` : "dot";
+    box.append(make("span", { "data-method": i }, make("i", { class: mark, "data-colour": i }), document.createTextNode(method.label)));
+  }));
+  // Tables that go on beyond the edge fade out there, and say so.
+  const showMore = () => document.querySelectorAll(".scroll").forEach((box) => {
+    const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 2;
+    if (more === box.hasAttribute("data-more")) return;
+    box.toggleAttribute("data-more", more);
+    if (more) box.after(make("p", { class: "more-columns", "aria-hidden": "true", text: "more columns →" }));
+    else box.nextElementSibling.remove();
+  });
+  const watchEdges = () => {
+    const observer = new ResizeObserver(showMore);
+    document.querySelectorAll(".scroll, .scroll > table").forEach((box) => observer.observe(box));
+    document.addEventListener("scroll", showMore, true);
+  };
   const methodChips = () => {
     if (data.methods.length < 2) { $("methods").hidden = true; return; }
     $("methods").append(make("span", { text: "Show" }));
@@ -165,6 +182,7 @@
   const drawDetail = () => {
     const card = data.cards[view.card];
     const table = $("detail");
+    if (!table) return; // known from counts alone
     if (!card) { table.replaceChildren(); return; }
     const name = data.methods[card.method].label;
     $("detail-title").textContent = single ? "By client, class and local homophily" : `${name} by client, class and local homophily`;
@@ -222,13 +240,12 @@
     if (!data.cards.length) return;
     const again = () => { drawOverview(); drawDetail(); };
     $("card-controls").append(segment("Nodes", "group", [["minority", "minority"], ["majority", "majority"], ["all", "all"]], again));
-    $("card-controls").append(segment("Order", "order", single
-      ? [["gain", "best client"], ["rows", "best row"], ["name", "name"]]
-      : [["gain", "largest gain"], ["rows", "best row"], ["name", "name"]], again));
-    if (data.cards.length > 1) {
+    const rows = $("detail") ? [["rows", "best row"]] : [];
+    $("card-controls").append(segment("Order", "order", [["gain", single ? "best client" : "largest gain"], ...rows, ["name", "name"]], again));
+    if (data.cards.length > 1 && $("detail")) {
       $("card-controls").append(picker("Second table", "card", data.cards.map((card, i) => [i, data.methods[card.method].label]), () => choose(view.card)));
     }
-    $("detail-more").addEventListener("click", () => { view.rows = Infinity; drawDetail(); });
+    if ($("detail")) $("detail-more").addEventListener("click", () => { view.rows = Infinity; drawDetail(); });
     legend();
   };
 
@@ -493,12 +510,14 @@
   };
   const begin = async () => {
     methodChips();
+    chartLegends();
     cardControls();
     const best = data.cards.map((card) => card.total.minority ? card.total.minority.value : -Infinity);
     view.card = Math.max(0, best.indexOf(Math.max(...best)));
     if ($("pick-card")) $("pick-card").value = view.card;
     drawTables();
     tips();
+    watchEdges();
     paintDots();
     $("curve-controls").append(segment("Nodes", "part", [["test", "test"], ["val", "validation"], ["train", "training"]], drawCurves));
     $("client-controls").append(segment("Accuracy", "metric", [["minority", "minority"], ["majority", "majority"], ["overall", "overall"]], () => { drawClients(); clientTable(); }));
