@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,46 @@ def test_other_code_is_refused_and_named(tmp_path: Path) -> None:
     assert set(re.findall("[0-9a-f]{12}", hashes)) == short
     assert files == "code: deploy/more.py is missing, deploy/site/handler.py is changed, engine/worker.py is new"
     assert sum(line.startswith("code") for line in made.lines()) == 1
+
+
+def test_a_link_from_outside_is_bound_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "outsiders"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    text = """
+from dataclasses import dataclass
+import fedspray as fs
+
+@dataclass(frozen=True, kw_only=True)
+class Plain(fs.Link):
+    summary = "changes nothing"
+    reveals = ""
+"""
+    (package / "plain.py").write_text(text)
+    made = agree(link=("outsiders.plain:Plain",))
+    assert made.outside == {"outsiders.plain": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    assert made.leaves()["link outsiders.plain:Plain"] == "changes nothing"
+    assert replace(made, coordinator="k").outside == made.outside
+    made.save(tmp_path)
+    assert Agreement.load(tmp_path).fingerprint() == made.fingerprint()
+    content = made.to_json()
+    monkeypatch.delitem(sys.modules, "outsiders.plain")
+    for other in (text + "raise SystemError", None):  # what is not agreed on is not even imported
+        (package / "plain.py").unlink() if other is None else (package / "plain.py").write_text(other)
+        with pytest.raises(InputError, match=r"outsiders\.plain"):
+            Agreement.load(tmp_path)
+    (package / "plain.py").write_text(text)
+    for wrong in ({}, {"outsiders.plain": "0123456789abcdef"}, {**content["outside"], "os": "0123456789abcdef"}):
+        with pytest.raises(InputError, match="links are not the agreed ones"):
+            Agreement.from_json({**content, "outside": wrong}, "here")
+    assert "outsiders.plain" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["sys:Own", "nowhere:Own", "nowhere.at.all:Own", "os.path:Own", "..:Own", ":Own"])
+def test_a_link_that_is_no_file_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="is not installed here"):
+        agree(link=(name,))
 
 
 def test_an_agreement_without_code_is_read(tmp_path: Path) -> None:

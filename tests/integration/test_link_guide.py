@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+from federations import fedspray, result
 from sites import Crash, Sites, stable
 from toys import ragged_federation
 
-from fedspray import algorithms, links, messages
+from fedspray import algorithms, messages
 from fedspray.cli.main import run_command
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.ledger import read_answers
@@ -37,11 +39,16 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The guide's file in the folder of links, which is the registry."""
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "topk.py").write_text(GUIDE)
-    monkeypatch.setattr(links, "__path__", [*links.__path__, str(tmp_path / "more")])
-    return "topk share=0.3"
+    """The guide's file in a package of one's own, which every machine has installed."""
+    write_guide(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "mypkg.topk:TopK share=0.3"
+
+
+def write_guide(folder: Path) -> None:
+    (folder / "mypkg").mkdir()
+    (folder / "mypkg" / "__init__.py").touch()
+    (folder / "mypkg" / "topk.py").write_text(GUIDE)
 
 
 def settings_of(algorithm: str, *chain: str) -> RunSettings:
@@ -89,11 +96,25 @@ def test_a_crash_changes_nothing(tmp_path: Path, installed: str) -> None:
 
 
 def test_a_package_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mypkg").mkdir()
-    (tmp_path / "mypkg" / "__init__.py").touch()
-    (tmp_path / "mypkg" / "topk.py").write_text(GUIDE)
+    write_guide(tmp_path)
     monkeypatch.chdir(tmp_path)
     chosen = ["--dataset", "banks", "--nodes", "200", "--rounds", "2", "--algorithm", "fedavg"]
     assert run_command(["run", *chosen, "--link", "mypkg.topk:TopK share=0.1", "--out", "runs/a"]) == 0
     assert run_command(["run", *chosen, "--link", "mypkg.topk:TopK size=0.1", "--out", "runs/b"]) == 2
     assert not (tmp_path / "runs" / "b").exists()
+
+
+@pytest.mark.slow
+def test_between_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over NVFlare, with the link installed but no part of fedspray: the bits of one process."""
+    write_guide(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    chosen = ["--dataset", "banks", "--clients", "3", "--nodes", "300", "--rounds", "3", "--algorithm", "fedavg"]
+    chosen += ["--link", "mypkg.topk:TopK share=0.1", "--json"]
+    here = result(fedspray("run", *chosen, "--out", tmp_path / "here"))
+    there = result(fedspray("deploy", "local", *chosen, "--out", tmp_path / "there"))
+    assert there["seeds"][0]["bytes_up"] == here["seeds"][0]["bytes_up"]
+    assert there["models"] == here["models"]
+    agreed = Agreement.load(tmp_path / "there" / "kits" / "bank_00" / "local").outside
+    assert agreed is not None
+    assert list(agreed) == ["mypkg.topk"]

@@ -22,7 +22,7 @@ from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SplitRule
 from fedspray.deploy.messages.schema import MessageSchema
-from fedspray.deploy.package import differences, digest, installed_files, shortened
+from fedspray.deploy.package import differences, digest, installed_files, module_hashes, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
 from fedspray.links.secure_sum import SecureSum
@@ -53,6 +53,8 @@ class Agreement:
     """sha256 of the coordinator's public key: jobs that are not signed with it are refused."""
     code: Mapping[str, str] | None = field(default_factory=installed_files)
     """The files of fedspray and their hashes, the same on every machine; None in agreements that carry none."""
+    outside: Mapping[str, str] | None = None
+    """The modules of links that are not part of fedspray, and their hashes; None takes those that are here."""
 
     def __post_init__(self) -> None:
         if not self.roster.clients:
@@ -68,11 +70,20 @@ class Agreement:
         scope = SplitRule.of(self.roster.settings).split_scope
         if not self.settings.keep_split and scope != "client":
             raise InputError(f"split-scope is {scope!r}, but a site can only draw its own split: keep the splits")
-        settings, stations = self.settings, [text.split()[0] for text in self.settings.link]
-        for name in (settings.algorithm, settings.backbone, *settings.backbone_of.values(), *stations):
+        for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
             if ":" in name:
-                raise InputError(f"{name!r} is code from outside, but sites run what is built in only")
+                raise InputError(f"{name!r} is code from outside, but of that sites take links only")
+        self._check_outside()
         _ = self.algorithms
+
+    def _check_outside(self) -> None:
+        """Before anything is imported: the modules of links are here, and are those that were agreed on."""
+        stations = [text.partition(" ")[0] for text in self.settings.link]
+        here = module_hashes([name.partition(":")[0] for name in stations if ":" in name])
+        if self.outside is None:
+            object.__setattr__(self, "outside", here)
+        elif self.outside != here:
+            raise InputError(f"links are not the agreed ones: {shortened(differences(self.outside, here))}")
 
     @classmethod
     def between(cls, name: str, sites: Sequence[str], task: Task, settings: RunSettings) -> Agreement:
@@ -140,6 +151,7 @@ class Agreement:
             "largest_message": self.largest_message,
             "leaves": self.leaves(),
             **({} if self.code is None else {"code": dict(self.code)}),
+            **({"outside": dict(self.outside)} if self.outside else {}),
         }
 
     @classmethod
@@ -155,7 +167,8 @@ class Agreement:
         try:
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
             settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})
-            return cls(roster, settings, content["fedspray"], content.get("coordinator"), content.get("code"))
+            agreed = content.get("coordinator"), content.get("code"), content.get("outside", {})
+            return cls(roster, settings, content["fedspray"], *agreed)
         except TypeError as error:  # a setting that this version does not know
             raise InputError(f"{where} is not a complete agreement ({error})") from None
         except InputError as error:
@@ -244,6 +257,7 @@ _KINDS: dict[str, _Kind] = {
     "data": ("an object", _is_object, False),
     "run": ("an object", _is_object, False),
     "code": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
+    "outside": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
 }
 _FITS: dict[str, _Kind] = {
     "str": ("a text", _is_text, True),

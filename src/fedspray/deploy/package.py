@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
+
+from fedspray.errors import InputError
 
 DIGITS = 16
 """Of each file's sha256."""
@@ -37,6 +40,24 @@ def _hashes(root: Path) -> dict[str, str]:
         for path in (Path(folder, name) for name in names if not name.startswith(".")):
             found[path.relative_to(root).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
     return {name: found[name] for name in sorted(found)}
+
+
+def module_hashes(modules: Iterable[str]) -> dict[str, str]:
+    """The beginning of the sha256 of every module's file, found without importing it."""
+    return {name: hashlib.sha256(_module_file(name).read_bytes()).hexdigest()[:DIGITS] for name in sorted({*modules})}
+
+
+def _module_file(name: str) -> Path:
+    spec, places = None, None
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), places)
+        places = None if spec is None else spec.submodule_search_locations or []
+        if spec is None:
+            break
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise InputError(f"the module {name!r} is not installed here as a file of Python, but a link is in it")
+    return Path(spec.origin)
 
 
 def digest(files: Mapping[str, str]) -> str:
