@@ -6,14 +6,18 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fedspray import InputError
 from fedspray.cli.flags import AsJson, Count, examples, flag
 from fedspray.cli.output import Output, to_json
+from fedspray.files import Json
+
+if TYPE_CHECKING:
+    from benchmarks.cases import Case
 
 NAME = "benchmark"
 """Of the files that `--out` writes."""
@@ -61,12 +65,8 @@ def bench(
 ) -> None:
     """Measure what a round costs: CPU and wall time, memory, and ratios to the floor of its bare products."""
     from benchmarks.cases import choose_cases
-    from benchmarks.measure import measure
-    from benchmarks.scaling import find_series
-    from benchmarks.yardstick import measure_yardstick
-    from fedspray.report.files import check_target, write_file
+    from fedspray.report.files import check_target
 
-    output = Output(as_json)
     cases = choose_cases(
         dataset or [],
         banks or [],
@@ -79,29 +79,45 @@ def bench(
         raise InputError(f"--reference {reference} is not a file, but a Python file is needed")
     if out is not None:
         check_target(out / f"{NAME}.json", (".json",), "--out")
-    rounds = repetitions or (3 if quick else 7)
+    output, rounds = Output(as_json), repetitions or (3 if quick else 7)
+    content = _measured(output, cases, rounds, threads, reference)
+    _show(output, content)
+    if out is not None:
+        output.note(f"wrote {_write(out, content)} to {out}")
+    output.result(content)
+
+
+def _measured(output: Output, cases: Sequence[Case], rounds: int, threads: int, reference: Path | None) -> Json:
+    """Plays every case, with the yardstick before and after."""
+    from benchmarks.measure import measure
+    from benchmarks.scaling import find_series
+    from benchmarks.yardstick import measure_yardstick
+
     yardsticks, lines = [measure_yardstick()], []
     for index, case in enumerate(cases, start=1):
         with output.busy(f"{index} of {len(cases)}: {case} …"):
             lines.append(measure(case, repetitions=rounds, threads=threads, reference=reference))
         output.note(f"{index} of {len(cases)}: {case}: {_in_short(lines[-1])}")
     yardsticks.append(measure_yardstick())
-    content = {
+    return {
         **_header(threads, rounds),
         "yardstick_milliseconds": yardsticks,
         "cases": lines,
         "scaling": find_series(lines),
     }
-    _show(output, content)
-    if out is not None:
-        from benchmarks.report import benchmark_markdown, benchmark_png
 
-        write_file(out / f"{NAME}.json", to_json(content))
-        write_file(out / f"{NAME}.md", benchmark_markdown(content))
-        if content["scaling"]:
-            write_file(out / f"{NAME}.png", benchmark_png(content))
-        output.note(f"wrote {NAME}.json{', .md and .png' if content['scaling'] else ' and .md'} to {out}")
-    output.result(content)
+
+def _write(out: Path, content: Json) -> str:
+    """Writes what `--out` asks for, and says which files."""
+    from benchmarks.report import benchmark_markdown, benchmark_png
+    from fedspray.report.files import write_file
+
+    write_file(out / f"{NAME}.json", to_json(content))
+    write_file(out / f"{NAME}.md", benchmark_markdown(content))
+    if not content["scaling"]:
+        return f"{NAME}.json and .md"
+    write_file(out / f"{NAME}.png", benchmark_png(content))
+    return f"{NAME}.json, .md and .png"
 
 
 def _show(output: Output, content: Mapping[str, Any]) -> None:

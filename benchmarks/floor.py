@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedspray import Algorithm, Backbone, FedSpray, GraphBatch, InputError, Layer, LayeredBackbone, Task
-from fedspray.data.batch import NodeRows, SparseMatrix
+from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn.layers import Linear
 
 Step = Callable[[], object]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedspray import GraphBatch, build_federation
-from fedspray.data.batch import SparseMatrix
+from fedspray.data.rows import SparseMatrix
 from fedspray.engine.process import prepare_process
 
 REPETITIONS, ENCODER = 31, 64

@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 
 from fedspray import generator
-from fedspray.data.batch import SparseMatrix
+from fedspray.data.rows import SparseMatrix
 
 ROWS, COLUMNS, STORED, WIDTH = 19_717, 500, 988_031, 64
 """PubMed's features times a first layer of 64 units."""

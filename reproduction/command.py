@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedspray.studies.cells import Cell
     from reproduction.access import Access
     from reproduction.lines import PartResult
+    from reproduction.trained import Order
 
 NAMES = (
     *("table1", "figure2", "table2", "figure-lambda", "figure-dim", "table3", "table4", "table5"),
@@ -52,49 +53,53 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Make tables and figures of the paper again: published, ours, difference."""
-    from fedspray import InputError
     from fedspray.errors import unknown
-    from fedspray.report.files import check_target, write_file
+    from fedspray.report.files import check_target
     from fedspray.studies.grid import Grid
     from reproduction.access import Access
-    from reproduction.lines import lost_figures
     from reproduction.parts import PARTS
     from reproduction.trained import Order, experiments_folder
 
-    output = Output(as_json)
+    output, datasets = Output(as_json), dataset or []
     wrong = next((name for name in parts if name not in NAMES), None)
     if wrong is not None:
         raise unknown("part", wrong, NAMES)
-    _check_datasets(dataset or [])
+    _check_datasets(datasets)
     folder = out or Path("studies") / ("reproduce-quick" if quick else "reproduce")
     check_target(folder / "parts.md", [".md"], "--out")
     chosen = list(PARTS) if "all" in parts else [name for name in PARTS if name in parts]
     access = Access.from_environment(partitions)
     for name in chosen:
-        _check_earlier(folder, name, dataset or [], access, quick=quick)
+        _check_earlier(folder, name, datasets, access, quick=quick)
     workers = study.Workers(work, output)
 
     def run_cells(title: str, wanted: Sequence[Cell]) -> list[Cell]:
         return Grid(wanted, work.cells).stored() if stored else workers.run(title, wanted)
 
-    request = Order(
+    order = Order(
         run_cells=run_cells,
         access=access,
         experiments=experiments_folder(experiments),
-        datasets=dataset or [],
+        datasets=datasets,
         quick=quick,
     )
-    again = shlex.join(
-        word
-        for flag, value in (("--partitions", partitions), ("--experiments", experiments), ("--out", out))
-        if value is not None
-        for word in (flag, str(value))
-    )
+    again = {"--partitions": partitions, "--experiments": experiments, "--out": out}
+    flags = [word for flag, value in again.items() if value is not None for word in (flag, str(value))]
+    _make(output, chosen, order, folder, shlex.join(flags))
+
+
+def _make(output: Output, chosen: Sequence[str], order: Order, folder: Path, again: str) -> None:
+    """Makes the parts one after another, shows each and writes its files."""
+    from fedspray import InputError
+    from fedspray.report.files import write_file
+    from reproduction.lines import lost_figures
+    from reproduction.parts import PARTS
+
     made, files = [], []
     for name in chosen:
-        result = PARTS[name](request)
+        result = PARTS[name](order)
         if not result.lines:
-            output.note(f"{name} has no rows on {', '.join(request.datasets)}")
+            output.note(f"{name} has no rows on {', '.join(order.datasets)}")
             continue
         _show(output, result, again)
         lost = lost_figures(folder, result)
@@ -108,11 +113,9 @@ def reproduce(
             files.append(file)
         made.append(result)
     if not made:
-        raise InputError(f"{', '.join(chosen)} has no rows on {', '.join(request.datasets)}: leave out --dataset")
-    summary = {"quick": quick, "parts": [result.to_json() for result in made], "files": files}
-    if files:
-        output.note(f"wrote {', '.join(files)} to {folder}")
-    output.result(summary)
+        raise InputError(f"{', '.join(chosen)} has no rows on {', '.join(order.datasets)}: leave out --dataset")
+    output.note(f"wrote {', '.join(files)} to {folder}")
+    output.result({"quick": order.quick, "parts": [result.to_json() for result in made], "files": files})
     study.finish([cell for result in made for cell in result.cells])
 
 

@@ -19,7 +19,7 @@ TOP = "fedspray"
 _BASE = {"display", "errors", "files", "seeds", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
-_EXPERIMENT = _DATA | {"datasets", "partitioners", "experiment"}
+_EXPERIMENT = _DATA | {"datasets", "partitioners", "knob", "experiment"}
 _ALGORITHMS = _NN | {"messages", "backbones", "algorithms"}
 _ENGINE = _ALGORITHMS | {"evaluation", "experiment", "links", "engine"}
 _FEDERATE = _EXPERIMENT | {"federate"}
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": _DATA | {"tables"},
     "datasets": _DATA | {"datasets"},
     "partitioners": _DATA | {"partitioners"},
+    "knob": _BASE | {"knob"},
     "experiment": _EXPERIMENT,
     "federate": _FEDERATE,
     "nn": _NN,

@@ -13,8 +13,9 @@ from typing import Any
 
 from fedspray import progress as bars
 from fedspray.data import statistics
+from fedspray.data.edges import as_integers
 from fedspray.data.federation import Client, Federation
-from fedspray.data.graph import Graph, as_integers, repeated
+from fedspray.data.graph import Graph, repeated
 from fedspray.data.reading import read_federation
 from fedspray.engine.cluster import opened
 from fedspray.errors import InputError, MissingDataError

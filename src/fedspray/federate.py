@@ -18,7 +18,8 @@ from fedspray.data.reading import read_federation, read_graph
 from fedspray.data.splits import SCOPES, SplitRule
 from fedspray.datasets.base import ClientGraphs, DatasetCard, FederationCard
 from fedspray.errors import InputError, MissingDataError, unknown
-from fedspray.experiment import Data, data_knobs, kind_of, located, owned_fields, partitioners
+from fedspray.experiment import Data, data_knobs, located, owned_fields, partitioners
+from fedspray.knob import kind_of
 from fedspray.partitioners.base import Partitioner
 
 DEFAULT_PARTITIONER = "louvain"

@@ -14,8 +14,8 @@ from toys import ragged_federation, stack
 
 from fedspray import testing
 from fedspray.backbones.base import LayeredBackbone
-from fedspray.data.batch import NodeRows
 from fedspray.data.federation import Task
+from fedspray.data.rows import NodeRows
 from fedspray.nn import ops
 from fedspray.nn.layers import Edges, Layer
 

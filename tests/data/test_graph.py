@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspray.data.graph import UNLABELLED, Cleaning, Graph
+from fedspray.data.edges import Cleaning
+from fedspray.data.graph import UNLABELLED, Graph
 from fedspray.errors import InputError, MissingDataError
 
 # PyTorch Geometric itself uses it when it is imported.
@@ -388,7 +389,7 @@ def test_missing_npz() -> None:
 def test_edges_are_tidied_alike_however_many_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = np.random.default_rng(0).integers(0, 9, (2, 120))
     distinct = sorted({(min(u, v), max(u, v)) for u, v in pairs.T.tolist() if u != v})
-    monkeypatch.setattr("fedspray.data.graph._AT_ONCE", at_once)
+    monkeypatch.setattr("fedspray.data.edges._AT_ONCE", at_once)
     graph = Graph.from_arrays(np.zeros((9, 1)), pairs)
     assert [tuple(pair) for pair in graph.edges.T.tolist()] == distinct
     directed = {(u, v) for u, v in pairs.T.tolist() if u != v}

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
-from fedspray.data.batch import NodeRows, SparseMatrix
+from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import ops
 
 

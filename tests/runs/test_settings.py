@@ -13,7 +13,8 @@ import fedspray
 from fedspray import algorithms
 from fedspray.api import run
 from fedspray.errors import InputError
-from fedspray.experiment import DTYPES, Experiment, RunSettings, parse
+from fedspray.experiment import DTYPES, Experiment, RunSettings
+from fedspray.knob import parse
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.run import carry_out
 from fedspray.runs.settings import check_meaning, resolve

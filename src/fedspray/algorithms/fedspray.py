@@ -29,8 +29,9 @@ from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
-from fedspray.data.batch import GraphBatch, NodeRows
+from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.data.rows import NodeRows
 from fedspray.errors import InputError
 from fedspray.messages import CLASS_VECTORS, COUNTS, SHARES, TRAIN_NODES, Declared, mean, total
 from fedspray.nn import init, ops

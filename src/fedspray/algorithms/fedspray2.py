@@ -33,8 +33,9 @@ from torch.nn.functional import cross_entropy
 from fedspray.algorithms._shift import SHIFTS, choose, count_right, is_minority_val, log_shares, num_val
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Dropout, setting
-from fedspray.data.batch import GraphBatch, NodeRows
+from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.data.rows import NodeRows
 from fedspray.errors import InputError
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, total
 from fedspray.nn import init, ops

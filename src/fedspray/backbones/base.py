@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspray.data.batch import GraphBatch, NodeRows
+from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.data.rows import NodeRows
 from fedspray.display import settings_line
 from fedspray.errors import InputError
 from fedspray.nn import init

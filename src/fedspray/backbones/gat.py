@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedspray.backbones.base import LayeredBackbone, setting
-from fedspray.data.batch import NodeRows
+from fedspray.data.rows import NodeRows
 from fedspray.errors import InputError
 from fedspray.nn import ops
 from fedspray.nn.init import INITIALISATIONS

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedspray.backbones.base import LayeredBackbone
-from fedspray.data.batch import NodeRows, SparseMatrix
+from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import ops
 from fedspray.nn.layers import Edges, Layer
 

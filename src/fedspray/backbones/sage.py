@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedspray.backbones.base import LayeredBackbone
-from fedspray.data.batch import NodeRows, SparseMatrix
+from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import init, ops
 from fedspray.nn.layers import Edges, Layer, Shapes
 

@@ -12,8 +12,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedspray.backbones.base import Backbone, Drop, setting
-from fedspray.data.batch import GraphBatch, NodeRows, SparseMatrix
+from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
+from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import ops
 from fedspray.nn.init import INITIALISATIONS
 from fedspray.nn.layers import Edges, Layer, Shapes

@@ -64,8 +64,7 @@ def init(
     from fedspray.deploy.provisioning.kits import Address
     from fedspray.deploy.provisioning.project import Project
 
-    output = Output()
-    named = sites or _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
+    output, named = Output(), sites or _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
     names = [site.partition("=")[0] for site in named]
     organisations = {name: site.partition("=")[2] or name for name, site in zip(names, named, strict=True)}
     address = Address(host or _ask("the server's host name", "--host"), port)

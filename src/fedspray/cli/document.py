@@ -16,7 +16,8 @@ from cyclopts.argument import Argument
 from fedspray.cli.knobs import usual
 from fedspray.cli.main import app
 from fedspray.cli.pages import arguments, examples, usage
-from fedspray.experiment import DATA, TRAINING, Knob, knobs
+from fedspray.experiment import DATA, TRAINING, knobs
+from fedspray.knob import Knob
 
 _PART = re.compile(r"(<!-- from the code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 

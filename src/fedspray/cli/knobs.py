@@ -13,7 +13,8 @@ from cyclopts import Parameter
 from fedspray.cli.flags import flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
-from fedspray.experiment import DATA, TRAINING, Knob, knobs
+from fedspray.experiment import DATA, TRAINING, knobs
+from fedspray.knob import Knob
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray import files
-from fedspray.data.graph import Graph, as_integers, differing_place, repeated
+from fedspray.data.edges import as_integers
+from fedspray.data.graph import Graph, differing_place, repeated
 from fedspray.data.minority import NONE, majority_class
 from fedspray.data.splits import SCOPES, SPLIT, SplitRule
 from fedspray.data.splits import Split as Split  # part of a client

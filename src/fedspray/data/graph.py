@@ -19,6 +19,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from fedspray.data.edges import (
+    Cleaning,
+    as_integers,
+    canonical_edges,
+    check_weights,
+    distinct,
+    edge_keys,
+    pairs_of,
+    weigh_edges,
+)
 from fedspray.display import count, line
 from fedspray.errors import UNREADABLE, InputError, MissingDataError
 
@@ -29,23 +39,8 @@ if TYPE_CHECKING:
 UNLABELLED = -1
 """The label of a node whose class is not known."""
 
-_AT_ONCE = 1 << 22
-"""Edges that are worked on at a time, where there may be many millions."""
-
 MAX_EMPTY = 100
 """Classes without a node that a graph may have if nobody said how many classes there are."""
-
-
-@dataclass(frozen=True)
-class Cleaning:
-    """What was tidied when the edges were read."""
-
-    self_loops: int = 0
-    """Edges from a node to itself, dropped."""
-    duplicates: int = 0
-    """Repetitions of an edge in the same direction, merged."""
-    one_way: int = 0
-    """Edges given in one direction only, made undirected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +84,7 @@ class Graph:
         ascending = (u[:-1] < u[1:]) | ((u[:-1] == u[1:]) & (v[:-1] < v[1:]))
         if len(u) and (u.min() < 0 or v.max() >= num_nodes or not (u < v).all() or not ascending.all()):
             raise InputError("edges are not canonical (each once, u < v, sorted): use Graph.from_arrays")
-        _check_weights(self.edge_weights, self.num_edges)
+        check_weights(self.edge_weights, self.num_edges)
 
     @classmethod
     def from_arrays(
@@ -127,12 +122,12 @@ class Graph:
         )
         if num_classes is None:
             num_classes = len(class_names) if class_names is not None else _count_classes(label_array)
-        edge_array, cleaning = _canonical_edges(edges, num_nodes)
+        edge_array, cleaning = canonical_edges(edges, num_nodes)
         weights = None
         if edge_weights is not None:
             weights = np.asarray(edge_weights, dtype=np.float64)
             pairs = as_integers("edges", edges).reshape(2, -1)
-            _check_weights(weights, pairs.shape[1])
+            check_weights(weights, pairs.shape[1])
             weights = weigh_edges(pairs, weights, edge_array, num_nodes)
         return cls(
             features=matrix,
@@ -217,12 +212,12 @@ class Graph:
         position[nodes] = np.arange(len(nodes))
         u, v = position[self.edges]
         inside = (u >= 0) & (v >= 0)
-        keys = _keys(u[inside], v[inside], len(nodes))
+        keys = edge_keys(u[inside], v[inside], len(nodes))
         weights = self.edge_weights
         return replace(
             self,
             features=self.features[nodes],
-            edges=_pairs(np.sort(keys), len(nodes)),
+            edges=pairs_of(np.sort(keys), len(nodes)),
             edge_weights=None if weights is None else weights[inside][np.argsort(keys)],
             labels=self.labels[nodes],
             node_names=None if self.node_names is None else tuple(self.node_names[i] for i in nodes),
@@ -414,114 +409,16 @@ def _as_features(features: Any) -> NDArray[np.float32] | sp.csr_array:
         raise InputError(f"features are not a matrix of numbers ({error})") from None
 
 
-def as_integers(what: str, values: ArrayLike, allowed: str = "whole numbers") -> NDArray[np.int64]:
-    """``values`` as int64, copied; refuses all but whole numbers. ``what`` and ``allowed`` are for the message."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{what} are not a regular array: all rows must be equally long") from None
-    if array.size == 0:
-        return array.astype(np.int64)
-    if array.dtype.kind not in "iuf":
-        raise InputError(f"{what} are of type {array.dtype}, but must be {allowed}")
-    with np.errstate(invalid="ignore"):  # NaN and inf are caught by the comparison
-        whole = array.astype(np.int64)
-    wrong = np.flatnonzero(np.asarray(whole != array).ravel())
-    if len(wrong):
-        raise InputError(f"{what} contain {array.ravel()[wrong[0]]}, but must be {allowed}")
-    return whole
-
-
 def _count_classes(labels: NDArray[np.int64]) -> int:
     """C, from the labels alone; codes that are no numbers of classes are refused: everything is sized by C."""
     largest = int(labels.max(initial=UNLABELLED))
-    found = len(_distinct(labels[labels >= 0]))
+    found = len(distinct(labels[labels >= 0]))
     if largest + 1 - found > MAX_EMPTY:
         raise InputError(
             f"labels go up to {largest}, but have {found} different values: number the classes 0 to {found - 1}, "
             "or say how many there are (num_classes)"
         )
     return largest + 1
-
-
-def _canonical_edges(edges: ArrayLike, num_nodes: int) -> tuple[NDArray[np.int64], Cleaning]:
-    pairs = as_integers("edges", edges)
-    if pairs.size == 0:
-        pairs = pairs.reshape(2, 0)
-    if pairs.ndim != 2 or pairs.shape[0] != 2:
-        raise InputError(f"edges have shape {list(pairs.shape)}, but must be [2, E]")
-    outside = (pairs < 0) | (pairs >= num_nodes)
-    if outside.any():
-        raise InputError(f"edges contain node {pairs[outside][0]}, but nodes are 0 to {num_nodes - 1}")
-    u, v = pairs[:, pairs[0] != pairs[1]]
-    return tidy_edges(u * num_nodes + v, pairs.shape[1] - len(u), num_nodes)
-
-
-def tidy_edges(
-    keys: NDArray[np.int64], self_loops: int, num_nodes: int, mutual: bool = False
-) -> tuple[NDArray[np.int64], Cleaning]:
-    """Canonical edges [2, E], and what was tidied; needs little more memory than the result.
-
-    Args:
-        keys: ``u · N + v`` of every edge between two different nodes; changed in place.
-        self_loops: how many others there were.
-        num_nodes: N.
-        mutual: keep only edges that are given in both directions.
-    """
-    total = len(keys)
-    directed = _distinct(keys)
-    num_directed = len(directed)
-    for start in range(0, len(directed), _AT_ONCE):
-        part = directed[start : start + _AT_ONCE]
-        part[:] = _keys(*np.divmod(part, num_nodes), num_nodes)
-    if mutual:
-        directed.sort()
-        undirected = directed[:-1][directed[1:] == directed[:-1]]
-    else:
-        undirected = _distinct(directed)
-    one_way = 0 if mutual else 2 * len(undirected) - num_directed
-    cleaning = Cleaning(self_loops=self_loops, duplicates=total - num_directed, one_way=one_way)
-    return _pairs(undirected, num_nodes), cleaning
-
-
-def weigh_edges(
-    pairs: NDArray[np.int64], weights: NDArray[np.float64], edges: NDArray[np.int64], num_nodes: int
-) -> NDArray[np.float64]:
-    """[E]: the weights of canonical ``edges`` from those of the ``pairs`` that made them; see `Graph.from_arrays`."""
-    chosen = pairs[0] != pairs[1]
-    u, v = pairs[:, chosen]
-    known, keys = _keys(edges[0], edges[1], num_nodes), _keys(u, v, num_nodes)
-    place = np.searchsorted(known, keys)
-    inside = (place < len(known)) & (known[np.minimum(place, len(known) - 1)] == keys) if len(known) else place < 0
-    there = u < v
-    one, other = (np.zeros(len(known)) for _ in range(2))
-    np.add.at(one, place[inside & there], weights[chosen][inside & there])
-    np.add.at(other, place[inside & ~there], weights[chosen][inside & ~there])
-    return one if np.allclose(one, other, rtol=1e-9, atol=0) else one + other
-
-
-def _keys(u: NDArray[np.int64], v: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """One number for each edge, whichever way it points; in the order of (smaller end, larger end)."""
-    return np.minimum(u, v) * num_nodes + np.maximum(u, v)
-
-
-def _pairs(keys: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """[2, E]: the edges that `_keys` numbered."""
-    pairs = np.empty((2, len(keys)), np.int64)
-    np.divmod(keys, max(1, num_nodes), out=(pairs[0], pairs[1]))
-    return pairs
-
-
-def _distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorted, each once; in place. NumPy's `unique` hashes, which takes ten times longer for millions of edges."""
-    keys.sort()
-    kept = min(1, len(keys))
-    for start in range(1, len(keys), _AT_ONCE):  # what is kept never overtakes what is read
-        part = keys[start : start + _AT_ONCE]
-        fresh = part[part != keys[start - 1 : start - 1 + len(part)]]
-        keys[kept : kept + len(fresh)] = fresh
-        kept += len(fresh)
-    return keys[:kept]
 
 
 def _check_finite(features: Any) -> None:
@@ -545,16 +442,6 @@ def _check_labels(labels: NDArray[np.int64], num_nodes: int, num_classes: int) -
             f"node {int(np.argmax(wrong))} has label {labels[wrong][0]}, "
             f"but labels are 0 to {num_classes - 1}, or {UNLABELLED} for unlabelled"
         )
-
-
-def _check_weights(weights: NDArray[np.float64] | None, num_edges: int) -> None:
-    if weights is None:
-        return
-    if weights.shape != (num_edges,):
-        raise InputError(f"edge weights have shape {list(weights.shape)}, but there must be one for {num_edges} edges")
-    wrong = ~(np.isfinite(weights) & (weights > 0))
-    if wrong.any():
-        raise InputError(f"edge {int(np.argmax(wrong))} has weight {weights[wrong][0]}, but weights must be above 0")
 
 
 def _same_weights(a: NDArray[np.float64] | None, b: NDArray[np.float64] | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from fedspray import plugins
 from fedspray.errors import InputError, unknown
-from fedspray.experiment import kind_of, parse
+from fedspray.knob import kind_of, parse
 from fedspray.links.base import Link
 from fedspray.messages import Declared
 

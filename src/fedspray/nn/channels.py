@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.data.batch import GraphBatch, SparseMatrix
+from fedspray.data.batch import GraphBatch
+from fedspray.data.rows import SparseMatrix
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedspray.data.batch import NodeRows, SparseMatrix
+from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import init, ops
 from fedspray.nn.tree import Params, prefixed
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.data.batch import NodeRows, SparseMatrix
+from fedspray.data.rows import NodeRows, SparseMatrix
 
 MANY = 32
 """From this many clients on, equal-sized ones are multiplied in one call."""

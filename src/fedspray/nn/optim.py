@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from fedspray.data.batch import NodeRows
+from fedspray.data.rows import NodeRows
 from fedspray.nn import ops
 from fedspray.nn.tree import Params, per_client, per_column
 

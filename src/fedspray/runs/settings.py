@@ -19,7 +19,8 @@ from fedspray.data.federation import Roster
 from fedspray.engine.device import find_device
 from fedspray.errors import InputError, unknown
 from fedspray.evaluation import selection
-from fedspray.experiment import RoundSettings, RunSettings, kind_of, parse
+from fedspray.experiment import RoundSettings, RunSettings
+from fedspray.knob import kind_of, parse
 from fedspray.links.base import Link
 
 

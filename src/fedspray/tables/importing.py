@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedspray.data.edges import Cleaning
 from fedspray.data.federation import Client, Federation
-from fedspray.data.graph import Cleaning, Graph
+from fedspray.data.graph import Graph
 from fedspray.data.splits import Split
 from fedspray.data.traps import Trap
 from fedspray.display import count, line

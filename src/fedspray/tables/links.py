@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray.data.graph import Cleaning, tidy_edges, weigh_edges
+from fedspray.data.edges import Cleaning, tidy_edges, weigh_edges
 from fedspray.errors import InputError
 from fedspray.tables.columns import moment
 from fedspray.tables.database import Database, literal, quoted

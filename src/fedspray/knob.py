@@ -1,0 +1,148 @@
+"""A knob: what can be set, how it is declared, and how a value is read and refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from fedspray.errors import InputError
+
+
+def knob(default: Any, text: str, **about: Any) -> Any:
+    """A field that everybody can set.
+
+    Args:
+        default: its value unless somebody gives one.
+        text: one line for ``--help`` and the documentation.
+        about: ``metavar``; ``usual``, what None stands for, in a few words; what is allowed: ``least``, ``above``,
+            ``most``, ``choices``; and ``neutral`` for a knob that is added later: its value in all results so far.
+            Where it has this value it is no part of a result's identity.
+    """
+    kept = {"default_factory": default} if isinstance(default, type) else {"default": default}
+    return field(**kept, metadata={"help": text, **about})
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What can be set: a flag, a key in TOML and an argument in Python."""
+
+    name: str
+    kind: str
+    """Its type as text, such as ``int | None``."""
+    help: str
+    part: str
+    default: Any = None
+    metavar: str | None = None
+    usual: str | None = None
+    """What a default of None stands for."""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] | None = None
+    owners: tuple[str, ...] = ()
+    """The data sets and partitioners that it is for; empty: for all."""
+
+    @property
+    def flag(self) -> str:
+        """As on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has names and values: ``[set]`` in TOML, ``--set NAME=VALUE`` as a flag."""
+        return self.kind == TABLE
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times."""
+        return self.kind == LIST
+
+    @property
+    def type(self) -> Any:
+        """As an annotation."""
+        return reduce(or_, (_TYPES[part.strip()] for part in self.kind.split("|")))
+
+    def read(self, value: Any, where: str = "") -> Any:
+        """A value from text (flags) or with a type already (TOML, Python); what is not allowed is refused."""
+        if self.is_table:
+            if not isinstance(value, Mapping):
+                raise InputError(f"{where}{self.name} is {value!r}, but must be a table of names and values")
+            return dict(value)
+        if self.is_list:
+            if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+                raise InputError(f"{where}{self.name} is {value!r}, but must be a list of texts")
+            return tuple(value)
+        found = parse(self.name, value, self.kind)
+        _refuse_outside(self.name, found, vars(self))
+        return found
+
+
+TABLE = "Mapping[str, str]"
+LIST = "tuple[str, ...]"
+_TYPES: dict[str, Any] = {
+    **{each.__name__: each for each in (int, float, str, bool)},
+    "None": None,
+    "Path": str,
+    TABLE: dict[str, str],
+    LIST: list[str],
+}
+
+
+def kind_of(each: Field[Any]) -> str:
+    """A field's type as text; it is text already where annotations are not evaluated."""
+    return each.type.__name__ if isinstance(each.type, type) else str(each.type)
+
+
+def check(settings: Any) -> None:
+    """Refuses a value that is outside of what its field allows."""
+    for each in fields(settings):
+        _refuse_outside(each.name, getattr(settings, each.name), each.metadata)
+
+
+def _refuse_outside(name: str, value: Any, allowed: Mapping[str, Any]) -> None:
+    choices = allowed.get("choices")
+    if value is not None and choices is not None and value not in choices:
+        raise InputError(f"{name} is {value!r}, but must be {' or '.join(choices)}")
+    words: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+        "least": ("at least", lambda found, limit: found >= limit),
+        "above": ("above", lambda found, limit: found > limit),
+        "most": ("at most", lambda found, limit: found <= limit),
+    }
+    limits = {key: allowed[key] for key in words if allowed.get(key) is not None}
+    if value is not None and not all(words[key][1](value, limit) for key, limit in limits.items()):
+        wanted = " and ".join(f"{words[key][0]} {limit}" for key, limit in limits.items())
+        raise InputError(f"{name} is {value}, but must be {wanted}")
+
+
+def parse(name: str, value: Any, kind: str) -> Any:
+    """A setting's value, from text (command line) or from a value that has a type already (TOML, Python)."""
+    wanted = [part.strip() for part in kind.split("|")]
+    text = str(value).strip()
+    if "None" in wanted and (value is None or text.lower() == "none"):
+        return None
+    if "bool" in wanted and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number, convert in (("int", int), ("float", float)):
+        if number in wanted and not isinstance(value, bool):
+            try:
+                found = convert(text)
+            except ValueError:
+                continue
+            if not math.isfinite(found):
+                raise InputError(f"{name} is {value!r}, but must be a finite number")
+            return found
+    if ("str" in wanted or "Path" in wanted) and not isinstance(value, bool):
+        return text
+    allowed = {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "None": "none",
+        "str": "text",
+        "Path": "a path",
+    }
+    raise InputError(f"{name} is {value!r}, but must be {' or '.join(allowed.get(part, part) for part in wanted)}")
