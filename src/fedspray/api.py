@@ -89,36 +89,14 @@ def run(
     _check_federation(federation)
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads is {threads!r}, but must be at least 1")
-    own, method = run_knobs(), RunSettings(preset=preset).algorithm if algorithm is None else algorithm
-    chosen = Chosen.of(method, backbone, preset, {k: v for k, v in values.items() if k not in own})
-    check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
-    _warn_of_session(chosen, out)
-    settings = RunSettings(
-        algorithm=chosen.algorithm,
-        backbone=chosen.backbone,
-        preset=preset,
-        values=dict(chosen.values) if rounds is None else {**chosen.values, "rounds": rounds},
-        backbone_of=backbones_named(backbone_of or {}),
-        seeds=tuple(_seeds(seeds)),
-        **{name: value for name, value in values.items() if name in own},
-    )
-    resolved = resolve(settings)
-    resolved.refuse_text()
+    resolved = _resolved(algorithm, backbone, preset, rounds, seeds, backbone_of, values, out)
     with (
         opened(engine, cluster, threads=threads, device=resolved.device) as joined,
         _rounds_bar(progress, resolved) as bar,
     ):
         folder = None if out is None else runs.begin(Path(out), federation, resolved, source=None, threads=threads)
-        return runs.carry_out(
-            federation,
-            resolved,
-            folder,
-            threads=threads,
-            callbacks=[*callbacks, *bar],
-            on_record=on_record,
-            begun=True,
-            cluster=joined,
-        )
+        how: dict[str, Any] = {"threads": threads, "callbacks": [*callbacks, *bar], "on_record": on_record}
+        return runs.carry_out(federation, resolved, folder, **how, begun=True, cluster=joined)
 
 
 def resume(folder: str | Path, federation: Federation | None = None, *, progress: bool = True) -> RunResult:
@@ -274,12 +252,41 @@ def inspect(federation: Federation) -> statistics.FederationStatistics:
     return statistics.describe(federation)
 
 
+def _resolved(
+    algorithm: AnyAlgorithm | None,
+    backbone: AnyBackbone | None,
+    preset: str | None,
+    rounds: int | None,
+    seeds: int | Iterable[int],
+    backbone_of: Mapping[str, AnyBackbone] | None,
+    values: Mapping[str, Any],
+    out: str | Path | None,
+) -> Resolved:
+    """What `run` was asked for, as objects."""
+    own, method = run_knobs(), RunSettings(preset=preset).algorithm if algorithm is None else algorithm
+    chosen = Chosen.of(method, backbone, preset, {k: v for k, v in values.items() if k not in own})
+    check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
+    _warn_of_session(chosen, out)
+    settings = RunSettings(
+        algorithm=chosen.algorithm,
+        backbone=chosen.backbone,
+        preset=preset,
+        values=dict(chosen.values) if rounds is None else {**chosen.values, "rounds": rounds},
+        backbone_of=backbones_named(backbone_of or {}),
+        seeds=tuple(_seeds(seeds)),
+        **{name: value for name, value in values.items() if name in own},
+    )
+    resolved = resolve(settings)
+    resolved.refuse_text()
+    return resolved
+
+
 def _warn_of_session(chosen: Chosen, out: str | Path | None) -> None:
     if chosen.of_session and out is not None:
         warnings.warn(
             f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
             f"{out} or load its models: move it into a file of its own for that",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
