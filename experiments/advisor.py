@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import fedspray as fs
-from fedspray.data.statistics import describe
+from fedspray.data import advice
 from fedspray.errors import InputError
-from fedspray.files import Json, append_line, read_lines
+from fedspray.files import Json, append_line, read_lines, write_text
 from fedspray.partitioners.label_skew import LabelSkew
 from fedspray.partitioners.louvain import Louvain
 from fedspray.seeds import generator
@@ -29,15 +29,6 @@ from fedspray.seeds import generator
 ROUNDS = 80
 REAL = ("pubmed", "topfgl/Cora/10", "topfgl/CiteSeer/10", "physics")
 """Data that FedSpray 2 was developed on, or published clients; unseen data come from the cells of their own study."""
-KEPT = (
-    "name",
-    "num_nodes",
-    "num_edges",
-    "label_counts",
-    "majority_homophily",
-    "minority_homophily",
-    "label_divergence",
-)
 
 
 def draw(number: int) -> tuple[str, Json, fs.Federation]:
@@ -99,22 +90,29 @@ def _real(rng: np.random.Generator, dataset: str, number: int) -> tuple[str, Jso
 
 
 def measure(number: int) -> Json:
-    """The statistics of one federation, and on how many test nodes each client's two models are right."""
+    """What the advisor looks at, and on how many test nodes each client's two models are right."""
     source, knobs, federation = draw(number)
-    statistics = describe(federation).to_json()
     result = fs.run(federation, "fedspray2", rounds=ROUNDS, seeds=[number], progress=False)
     counts: dict[str, Any] = result.seeds[0].metrics["against_local"]
-    return {
-        "number": number,
-        "source": source,
-        "knobs": knobs,
-        "num_features": statistics["num_features"],
-        "clients": [
-            {**{key: client[key] for key in KEPT}, "test": counts[client["name"]]["test"]}
-            for client in statistics["clients"]
-            if client["name"] in counts
-        ],
-    }
+    clients = [
+        {"name": name, "predictors": _short(values), "test": counts[name]["test"]}
+        for name, values in advice.predictors(federation).items()
+        if name in counts
+    ]
+    return {"number": number, "source": source, "knobs": knobs, "clients": clients}
+
+
+def again(row: Json) -> Json:
+    """A row with its predictors looked at again, and nothing trained: the same number draws the same federation."""
+    found = advice.predictors(draw(row["number"])[2]) if "clients" in row else {}
+    clients = [
+        {"name": c["name"], "predictors": _short(found[c["name"]]), "test": c["test"]} for c in row.get("clients", ())
+    ]
+    return {**row, "clients": clients} if clients else row
+
+
+def _short(values: Json | None) -> Json | None:
+    return None if values is None else {name: float(f"{value:.5g}") for name, value in values.items()}
 
 
 def main() -> None:
@@ -122,9 +120,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument(
+        "--again", action="store_true", help="only look at the predictors again, after a change of them"
+    )
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    number = max((row["number"] for row in read_lines(options.out)), default=-1) + 1
+    rows = read_lines(options.out)
+    if options.again:
+        write_text(options.out, "".join(json.dumps(again(row)) + "\n" for row in rows))
+        return
+    number = max((row["number"] for row in rows), default=-1) + 1
     while time.process_time() < 60 * options.minutes:
         try:
             append_line(options.out, json.dumps(measure(number)))

@@ -16,6 +16,7 @@ _FILES = "Files to write"
     "fedspray inspect --dataset banks",
     "fedspray inspect --dataset pubmed --partitioner louvain --clients 7 --plot pubmed.png",
     "fedspray inspect --dataset my-federation/ --json > statistics.json",
+    "fedspray inspect --dataset my-federation/ --advise",
 )
 def inspect(
     *,
@@ -25,6 +26,9 @@ def inspect(
     ] = None,
     csv: Annotated[Path | None, flag("The client table, one line per client.", "FILE.csv", box=_FILES)] = None,
     out: Annotated[Path | None, flag("The JSON object of `--json`.", "FILE.json", box=_FILES)] = None,
+    advise: Annotated[
+        bool, flag("Also say whom federating is likely to help, from statistics alone, and how often that is wrong.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show who holds what: nodes, edges, labels, majority and minority, homophily, divergence."""
@@ -57,4 +61,14 @@ def inspect(
 
         write_file(plot, clients_png(statistics))
         output.note(f"wrote {plot}")
-    output.result(statistics.to_json())
+    found = statistics.to_json()
+    if advise:
+        from fedspray.data import advice
+        from fedspray.report.clients import advice_table
+
+        given_advice = advice.advise(federation)
+        output.show(advice_table(given_advice))
+        for sentence in advice.caveats():
+            output.note(sentence)
+        found["advice"] = advice.to_json(given_advice)
+    output.result(found)

@@ -11,6 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedspray.data.advice import Advice
     from fedspray.data.statistics import ClientStatistics, FederationStatistics
 
 WIDE = 110
@@ -38,6 +41,17 @@ def clients_table(statistics: FederationStatistics, width: int = 80) -> Table:
         table.add_row(*_row(client, statistics, wide))
     table.add_section()
     table.add_row("average", f"{statistics.average_nodes:,.0f}", f"{statistics.average_edges:,.0f}")
+    return table
+
+
+def advice_table(given: Sequence[Advice]) -> Table:
+    """One row for each client: whether federating is likely to help, on all nodes and on minority nodes."""
+    table = Table(title="is federating likely to help?", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    for column in ("client", "all nodes", "minority nodes", "why not"):
+        table.add_column(column)
+    for overall, minority in zip(given[::2], given[1::2], strict=True):
+        shown = [e.verdict if e.likely is None else f"{e.verdict} ({100 * e.likely:.0f}%)" for e in (overall, minority)]
+        table.add_row(escape(overall.client), *shown, escape(overall.why))
     return table
 
 
