@@ -103,7 +103,8 @@ def main() -> None:
     parser.add_argument("federations", type=Path)
     parser.add_argument("--out", type=Path, default=Path(advice.__file__).with_name("advice.json"))
     options = parser.parse_args()
-    federations, content = read_lines(options.federations), {"ranges": {}, "groups": {}}
+    federations = read_lines(options.federations)
+    content: Json = {"ranges": {}, "groups": {}}
     for group in advice.GROUPS:
         names, values, helped, sources = samples(federations, group)
         likely, within = held_out(values, helped, sources)

@@ -135,9 +135,10 @@ def _dense(matrix: Any) -> NDArray[np.float64]:
 
 def _unit(graph: Graph) -> Any:
     """[N, F]: features scaled to length 1."""
-    squares: Any = graph.features**2 if not graph.is_sparse else graph.features.power(2)
+    features: Any = graph.features
+    squares = features.power(2) if graph.is_sparse else features**2
     lengths = np.sqrt(np.asarray(squares.sum(axis=1), dtype=np.float64)).ravel()
-    return sp.diags_array(np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)) @ graph.features
+    return sp.diags_array(np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)) @ features
 
 
 def _answer(client: str, group: str, values: Json | None) -> Advice:
