@@ -192,7 +192,7 @@ def test_a_broken_run_is_resumed_from_python(
 
     with pytest.raises(RuntimeError):
         runs.carry_out(federation, settings, tmp_path / "broken", checkpoint_every=1, on_record=crash)
-    with pytest.raises(fs.InputError, match="was begun from Python"):
+    with pytest.raises(fs.InputError, match="was started from Python"):
         fs.resume(tmp_path / "broken")
     monkeypatch.setattr(progress, "is_interactive", lambda: True)
     resumed = fs.resume(tmp_path / "broken", federation)

@@ -121,7 +121,10 @@ def test_refused(values: dict[str, Any], sentence: str) -> None:
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize(
     ("name", "kind", "sentence"),
-    [("alpha", "int", "alpha of mine is int, but elsewhere float"), ("rounds", "int", "rounds is a knob of the data")],
+    [
+        ("alpha", "int", "alpha of mine is int, but elsewhere float"),
+        ("rounds", "int", "rounds is a knob of both the data"),
+    ],
 )
 def test_a_plugin_cannot_take_a_name_that_means_something_else(
     name: str, kind: str, sentence: str, monkeypatch: pytest.MonkeyPatch

@@ -216,7 +216,7 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
         {"partition_seed": 1},
     ]
     for choice in choices:
-        with pytest.raises(InputError, match="makes no sense here"):
+        with pytest.raises(InputError, match="doesn't apply here"):
             build_federation(str(tmp_path / "saved"), **choice)
 
 
@@ -225,24 +225,24 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
     [
         (
             {"dataset": "banks", "partitioner": "metis"},
-            "partitioner 'metis' makes no sense here: 'banks' comes as separate clients",
+            "partitioner 'metis' doesn't apply here: 'banks' comes as separate clients",
         ),
-        ({"dataset": "banks", "alpha": 1.0}, "alpha '1.0' makes no sense"),
+        ({"dataset": "banks", "alpha": 1.0}, "alpha '1.0' doesn't apply"),
         ({"dataset": "banks", "clients": 0}, "num_clients is 0"),
-        ({"nodes": 5}, "nodes '5' makes no sense here: only 'banks' can take it"),
+        ({"nodes": 5}, "nodes '5' doesn't apply here: only 'banks' can take it"),
         ({"partitioner": "files"}, "the partitioner 'files' needs partition_dir"),
-        ({"partitioner": "metis", "partition_dir": Path("x")}, "partition-dir 'x' makes no sense here"),
-        ({"partition_dir": Path("x"), "clients": 3}, "clients '3' makes no sense here: the partitioner 'files'"),
-        ({"partition_dir": Path("x"), "partition_seed": 3}, "partition-seed '3' makes no sense here"),
-        ({"partitioner": "louvain", "alpha": 1.0}, "alpha '1.0' makes no sense here: only 'label-skew' can take it"),
+        ({"partitioner": "metis", "partition_dir": Path("x")}, "partition-dir 'x' doesn't apply here"),
+        ({"partition_dir": Path("x"), "clients": 3}, "clients '3' doesn't apply here: the partitioner 'files'"),
+        ({"partition_dir": Path("x"), "partition_seed": 3}, "partition-seed '3' doesn't apply here"),
+        ({"partitioner": "louvain", "alpha": 1.0}, "alpha '1.0' doesn't apply here: only 'label-skew' can take it"),
         ({"partitioner": "louvian"}, "unknown partitioner 'louvian'.*did you mean 'louvain'"),
         ({"clients": 0}, "the number of clients is 0"),
         ({"resolution": -1.0, "clients": 2}, "resolution is -1.0, but must be above 0"),
         ({"partitioner": "metis", "resolution": 1.0}, "only 'louvain' can take it"),
-        ({"dataset": "banks", "resoluton": 1.0}, "unknown choice of data 'resoluton'.*did you mean 'resolution'"),
+        ({"dataset": "banks", "resoluton": 1.0}, "unknown data option 'resoluton'.*did you mean 'resolution'"),
         ({"dataset": "banks", "degree": "6"}, "degree is the text '6'"),
         ({"dataset": "banks", "classes": 1}, "num_classes is 1"),
-        ({"clients": 9}, "9 clients are asked for, but louvain finds 3"),
+        ({"clients": 9}, "9 clients are too many: louvain finds 3"),
         ({}, "the number of clients is missing"),
         ({"clients": "3"}, "clients is the text '3'"),
         ({"dataset": "banks", "nodes": 1e3}, "nodes is 1000.0, but must be a whole number"),
@@ -263,7 +263,7 @@ def test_a_graph_without_labels_can_be_cut_and_looked_at_but_not_learned_from(tm
     federation = build_federation(tmp_path / "plain.npz", clients=2, partitioner="metis")
     assert describe(federation).to_json()["clients"][0]["majority_class"] is None
     federation.save(tmp_path / "saved")
-    with pytest.raises(InputError, match="no client of plain has a labelled node, but at least one is needed"):
+    with pytest.raises(InputError, match="no client of plain has a labelled node, but training needs at least one"):
         run(build_federation(tmp_path / "saved"), rounds=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -147,7 +147,7 @@ def test_a_class_that_cannot_be_found_again_is_refused() -> None:
     class Slow(fs.FedAvg):
         pass
 
-    with pytest.raises(fs.InputError, match="define the class at the top of a module or notebook"):
+    with pytest.raises(fs.InputError, match="define it at the top of a module or notebook"):
         fs.run(ragged_federation(), Slow(), rounds=1)
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_plug_in_is_not_reached(package: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", [":", ":Red", "outside:", ".outside:Red", "out side:Red"])
 def test_addresses_that_are_none_are_refused(package: str, name: str) -> None:
-    with pytest.raises(InputError, match=r"is not a name: code of your own is package\.module:Name"):
+    with pytest.raises(InputError, match=r"is not a name: write your own code as package\.module:Name"):
         load(package, name)
 
 

@@ -77,7 +77,7 @@ def test_the_page_lists_every_function_and_rule() -> None:
 
 
 def test_the_algorithm_of_the_documentation_keeps_every_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = [block for block in blocks((ROOT / "docs" / "architecture.md").read_text()) if "class FedAvgM" in block]
+    (code,) = [block for block in blocks((ROOT / "docs" / "extend.md").read_text()) if "class FedAvgM" in block]
     (tmp_path / "fedavgm_of_the_docs.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     own = importlib.import_module("fedavgm_of_the_docs").FedAvgM

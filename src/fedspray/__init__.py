@@ -1,7 +1,7 @@
 """FedSpray: federated graph learning that does right by minority nodes.
 
 The public API is what ``__init__.pyi`` lists; everything else may change. Names are imported when they are first used,
-so that ``import fedspray`` and the command line start at once.
+so that ``import fedspray`` and the command line start fast.
 """
 
 import sys
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Keeps `report`, the function, apart from the package of the same name, which Python would put in its place."""
+    """Keeps the function `report` when Python imports the package of the same name."""
 
     @property
     def report(self) -> Any:

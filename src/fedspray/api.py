@@ -1,4 +1,4 @@
-"""The functions of the Python API: what the commands do, with names, objects or classes, for a script or notebook."""
+"""The functions of the Python API: the commands, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -66,23 +66,23 @@ def run(
     """Trains on a federation.
 
     Args:
-        federation: the clients; each seed draws their splits anew, unless ``keep_split``.
+        federation: the clients; each seed draws new splits, unless ``keep_split``.
         algorithm: a name from ``fedspray.algorithms.names()`` or ``package.module:Class``, an object, or a class; by
             default ``fedspray2``, or with a preset the paper's ``fedspray``.
         backbone: the same, or the class of a torch.nn.Module; by default an algorithm object's own, or ``gcn``.
-            Where both say something, this one replaces the algorithm's as a whole.
+            It replaces the algorithm's own backbone as a whole.
         rounds: number of rounds; by default the preset's, or 300.
-        seeds: how many, from 0 on, or a list of them; each gives one result.
+        seeds: a number (counted from 0) or a list; each seed gives one result.
         preset: a named set of the algorithm's settings, for an algorithm by name or class.
         backbone_of: clients that use another backbone, where the algorithm allows it: names or classes.
-        out: a new folder to keep everything in; None keeps nothing on disk.
-        threads: for blocks of clients at the same time, or inside products.
+        out: a new folder for everything; None writes nothing.
+        threads: for training blocks of clients in parallel, or inside products.
         engine: where clients are trained: ``local`` (this process), or ``ray``, in an actor for each thread.
         cluster: address of the Ray head; by default one is started here, or found where ``ray.init`` was called.
         progress: show a bar in a terminal or notebook.
         on_record: called with the seed and each round's record.
-        callbacks: objects of subclasses of `Callback`, which are told of exchanges, records, rounds and ends.
-        values: any setting of the algorithm, the backbone or the rounds, stronger than an object's; and the run's own:
+        callbacks: objects of subclasses of `Callback`, called at exchanges, records, rounds and ends.
+        values: any setting of the algorithm, the backbone or the rounds, overriding an object's; and run options:
             ``keep_split=True`` uses the federation's own splits for every seed, ``dtype`` is ``float32`` or
             ``float64``.
     """
@@ -100,11 +100,11 @@ def run(
 
 
 def resume(folder: str | Path, federation: Federation | None = None, *, progress: bool = True) -> RunResult:
-    """Continues the run in a folder to its end, to the same bits; a finished one is read.
+    """Continues the run in a folder to its end, to the same bits; reads a finished one.
 
     Args:
-        folder: the run's.
-        federation: what it was begun on; may be left out if it was begun by the command.
+        folder: the run's folder.
+        federation: the one it was started on; optional if the command line started it.
         progress: show a bar in a terminal or notebook.
     """
     target = Path(folder)
@@ -112,7 +112,7 @@ def resume(folder: str | Path, federation: Federation | None = None, *, progress
     if (target / "result.json").exists():
         return RunResult.load(target)
     if federation is None and content["source"] is None:
-        raise InputError(f"{target} was begun from Python, so its federation is not known: give it as well")
+        raise InputError(f"{target} was started from Python, so its federation is unknown: pass federation=")
     own = open_data(Data.of(**content["source"])) if federation is None else federation
     resolved = resolve(settings)
     with _rounds_bar(progress, resolved) as bar:
@@ -139,16 +139,16 @@ def compare(
     Args:
         data: a federation, a data set's name or path, or several of them.
         methods: names, objects, classes or tables as in ``[compare]``; a mapping names them for the tables.
-        backbones: one or several, which replace the methods' own; by default each method's own, or ``gcn``.
+        backbones: one or several, replacing the methods' own; by default each method's own, or ``gcn``.
         rounds: number of rounds; 300 by default.
-        seeds: how many, from 0 on, or a list of them.
-        reference: the method that the others are compared with; ``fedspray``, or else the first.
-        out: a folder for tables, page and finished cells, which are not run again; None keeps nothing on disk.
-        jobs: cells at a time, each in a process of its own; above 1 a script needs ``if __name__ == "__main__":``.
+        seeds: a number (counted from 0) or a list.
+        reference: the method to compare the others with; by default ``fedspray``, or else the first.
+        out: a folder for tables, page and finished cells, which are not run again; None writes nothing.
+        jobs: cells at a time, each in its own process; above 1 a script needs ``if __name__ == "__main__":``.
         threads: of each.
-        bootstrap: draws of test nodes; 0 leaves it out.
+        bootstrap: draws of test nodes; 0 turns it off.
         progress: show a bar in a terminal or notebook.
-        values: any setting, for all methods, stronger than an object's; and the run's own, as for `run`.
+        values: any setting, for all methods, overriding an object's; and options of the run, as for `run`.
     """
     own = {name: value for name, value in values.items() if name in run_knobs()}
     settings = {name: value for name, value in values.items() if name not in own}
@@ -195,7 +195,7 @@ def load(path: str | Path) -> Loaded:
             return found
     if any(source.glob("*.npz")):  # a graph for each client
         return read_federation(source)
-    raise InputError(f"{source} cannot be loaded: give {_LOADABLE}")
+    raise InputError(f"{source} can't be loaded: give {_LOADABLE}")
 
 
 _READERS: dict[str, Callable[[Path], Any]] = {
@@ -207,7 +207,7 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".safetensors": PersonalModel.load,
     ".npz": Graph.from_npz,
 }
-"""The file in a folder, or the end of a file's name, that tells what it is."""
+"""The file in a folder, or a file's suffix, that identifies its kind."""
 _LOADABLE = "the folder of a run, comparison, federation, client or model, a model (.safetensors) or a graph (.npz)"
 
 
@@ -222,10 +222,10 @@ def report(
     Args:
         results: a comparison, or one or several runs: results or folders.
         out: the page.
-        reference: what all others are compared with; by default ``local``, or else the first.
+        reference: the method to compare the others with; by default ``local``, or else the first.
 
     Returns:
-        ``methods``, ``reference``, ``finding`` (the sentence on top) and ``bytes`` (the size of the page).
+        ``methods``, ``reference``, ``finding`` (the headline) and ``bytes`` (the size of the page).
     """
     if isinstance(results, ComparisonResult):
         if len(results.pages) != 1:
@@ -247,7 +247,7 @@ def report(
 
 
 def inspect(federation: Federation) -> statistics.FederationStatistics:
-    """A federation in numbers: who holds what, majority and minority, homophily, divergence."""
+    """Statistics of a federation: who holds what, majority and minority, homophily, divergence."""
     _check_federation(federation)
     return statistics.describe(federation)
 
@@ -285,7 +285,7 @@ def _warn_of_session(chosen: Chosen, out: str | Path | None) -> None:
     if chosen.of_session and out is not None:
         warnings.warn(
             f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
-            f"{out} or load its models: move it into a file of its own for that",
+            f"{out} or load its models: move it into a file",
             stacklevel=4,
         )
 
@@ -301,14 +301,14 @@ def _seeds(given: int | Iterable[int]) -> list[int]:
             raise InputError(f"seeds is {given}, but must be at least 1, or a list of seeds")
         return list(range(given))
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"seeds is {given!r}, but must be how many, or a list of whole numbers")
+        raise InputError(f"seeds is {given!r}, but must be a number of seeds, or a list of whole numbers")
     found: list[int] = as_integers("seeds", list(given)).tolist()
     return found
 
 
 @contextmanager
 def _rounds_bar(wanted: bool, run: Resolved) -> Iterator[list[Callback]]:
-    """A bar that listens to the run, if somebody is watching."""
+    """A bar that follows the run, on a terminal or in a notebook."""
     if not wanted or not bars.is_interactive():
         yield []
         return
@@ -370,13 +370,13 @@ def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:
         _refuse_twins([net for net, _ in pairs])
         nets = dict(pairs)
     elif len(nets) > 1:
-        raise InputError(f"the methods have the backbones {', '.join(nets)}, but need the same ones: give backbones=")
+        raise InputError(f"the methods use the backbones {', '.join(nets)}, but must agree: pass backbones=")
     _tell_apart(tables)
     here = [name for name in (*(t.get("algorithm", "") for t in tables), *nets) if name.startswith(f"{SESSION}:")]
     if here and jobs > 1:
         raise InputError(
             f"jobs is {jobs}, but {here[0].partition(':')[2]} is defined in this session, so no other process can "
-            "import it: say jobs=1, or move it into a file of its own"
+            "import it: use jobs=1, or move it into a file"
         )
     settings = {net: values for net, values in nets.items() if values}
     return {"algorithms": tables, "backbones": list(nets) or [DEFAULT_BACKBONE], "set": settings}
@@ -385,11 +385,11 @@ def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:
 def _refuse_twins(names: Sequence[str]) -> None:
     twice = repeated(names)
     if twice is not None:
-        raise InputError(f"backbones holds {twice!r} twice, but each may be given once: compare one after the other")
+        raise InputError(f"backbones holds {twice!r} twice, but each may be given once: run two comparisons")
 
 
 def _tell_apart(tables: Sequence[dict[str, Any]]) -> None:
-    """Methods of the same name get the settings that they were given into theirs."""
+    """Merges the given settings into methods of the same name."""
     names = [table.get("name") for table in tables]
     for table in tables:
         if names.count(table.get("name")) > 1 and table.get("set"):

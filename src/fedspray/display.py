@@ -1,6 +1,6 @@
-"""How objects show themselves in a session: one short line, and a table in a notebook.
+"""How objects print: one short line, and a table in a notebook.
 
-A line or table holds names, counts and settings, never a value of a node: sessions are logged, and notebooks shared.
+A line or table holds names, counts and settings, never a node's values: sessions are logged and notebooks shared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def count(number: int, what: str, many: str | None = None) -> str:
 
 
 def cut(text: str, longest: int = 120) -> str:
-    """A text of at most so many characters."""
+    """The text, cut to at most this many characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

@@ -1,4 +1,4 @@
-"""The errors that a user sees: one sentence that names the value and what is allowed."""
+"""Errors for the user: one sentence with the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UNREADABLE = (
     KeyError,
     IndexError,
     EOFError,
-    RuntimeError,  # a zip file that says it is encrypted, or of a version to come
+    RuntimeError,  # a zip file that is encrypted or of a later version
     zipfile.BadZipFile,
     zlib.error,
     tokenize.TokenError,
 )
-"""What NumPy, pandas and the standard library raise when a data file is damaged or holds something else."""
+"""What NumPy, pandas and the standard library raise for a damaged or wrong data file."""
 
 
 class InputError(ValueError):
@@ -32,23 +32,23 @@ class InputError(ValueError):
 
 
 class MissingDataError(InputError):
-    """A file that is needed is not there, and the text says where to put it."""
+    """A required file is missing; the text says where to put it."""
 
 
 class OtherVersionError(InputError):
-    """A checkpoint was written by a version of this package that keeps other things."""
+    """A checkpoint was written by an incompatible version of this package."""
 
 
 class RunStopped(RuntimeError):
-    """A run cannot go on. Everything so far is saved, and it can be resumed."""
+    """A run can't continue. Everything so far is saved, and it can be resumed."""
 
 
 class DiskFull(RunStopped):
-    """A file cannot be written because its disk, or the user's share of it, is full."""
+    """A file cannot be written because the disk or the user's quota is full."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the system's errors that say so: no space, over the quota, over the limit for files."""
+"""The error numbers: no space, over the quota, file too large."""
 
 
 @contextmanager
@@ -59,39 +59,39 @@ def disk_full_at(path: Path) -> Iterator[None]:
     except DiskFull:
         raise
     except Exception as error:
-        told = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors tells an OSError
+        told = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors reports an OSError
         number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
         if number not in FULL:
             raise
         raise DiskFull(
-            f"the disk is full: {path} cannot be written ({os.strerror(number)}); make room, then go on from the last "
-            "saved round: --resume for fedspray run, --attach for fedspray deploy run"
+            f"the disk is full: {path} cannot be written ({os.strerror(number)}); free some space, then continue from "
+            "the last saved round: --resume for fedspray run, --attach for fedspray deploy run"
         ) from error
 
 
 LONGEST = 300
-"""Characters of a text from outside that are shown or kept."""
+"""Characters shown or kept of a text from outside."""
 
 
 def one_line(text: str) -> str:
-    """A text that a terminal shows as it is: on one line, without control characters."""
+    """A text that is safe for a terminal: one line, no control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def printable(text: str) -> str:
-    """A text that another machine sent, for terminals and logs: one line, and not too long."""
+    """A text from another machine, for terminals and logs: one line, and not too long."""
     line = one_line(text[: 2 * LONGEST])
     return line if len(line) <= LONGEST and len(text) <= 2 * LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], *, elsewhere: Iterable[str] = ()) -> InputError:
-    """The error for a name that does not exist: it lists the names that do and points at the one that is meant.
+    """The error for an unknown name: lists the known ones and suggests the nearest.
 
     Args:
         kind: of thing.
         given: the name.
         allowed: all names of this kind.
-        elsewhere: names of another kind that may be meant.
+        elsewhere: names of other kinds to suggest.
     """
     names = sorted(allowed)
     meant = near(given, [*names, *elsewhere])
@@ -100,7 +100,7 @@ def unknown(kind: str, given: str, allowed: Iterable[str], *, elsewhere: Iterabl
 
 
 def near(given: str, known: Iterable[str]) -> str | None:
-    """The name that is meant by one that does not exist: another program's word for it, or a misspelling."""
+    """The known name behind another library's word or a misspelling."""
     names = {name.replace("-", "_"): name for name in known}
     word = given.lower().replace("-", "_")
     if ELSEWHERE.get(word) in names:
@@ -131,4 +131,4 @@ _NAMES_ELSEWHERE = {
     "weight_decay": ("wd", "l2", "decay", "l2_penalty"),
 }
 ELSEWHERE = {alias: name for name, aliases in _NAMES_ELSEWHERE.items() for alias in aliases}
-"""What other programs call a thing that has a name here."""
+"""Other libraries' words for our names."""

@@ -1,9 +1,9 @@
-"""An experiment: which data, and which run on them. Every knob is declared once, and it is declared here.
+"""An experiment: the data and a run on it. Every knob is declared here, once.
 
-A knob is a field with a description and what is allowed. Its name is the flag (with '-' for '_'), the key in TOML, the
-argument in Python, the key in ``settings.json`` and the line in an agreement between organisations. What belongs to
-one data set or partitioner (``nodes`` of `banks`, ``alpha`` of `label-skew`) is a field of that plug-in, in the
-plug-in's own file, and is collected from there. Settings of algorithms and backbones stay behind ``--set`` and the
+A knob is a field with a description and limits. Its name is the flag (with '-' for '_'), the key in TOML, the
+argument in Python, the key in ``settings.json`` and the line in an agreement between organisations. Knobs of
+one data set or partitioner (``nodes`` of `banks`, ``alpha`` of `label-skew`) are fields of that plug-in, in the
+plug-in's own file, and are collected from there. Settings of algorithms and backbones stay behind ``--set`` and the
 table ``[set]``::
 
     dataset = "pubmed"
@@ -15,7 +15,7 @@ table ``[set]``::
     [set]
     distill_weight = 2.0
 
-Nothing here imports torch or NumPy, so that a command can list its flags at once.
+Nothing here imports torch or NumPy, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DATA, TRAINING = "Data", "Training"
 """The parts of an experiment, and the panels of ``--help``."""
 DTYPES = ("float32", "float64")
 DEFAULT_ALGORITHM, PAPER_ALGORITHM = "fedspray2", "fedspray"
-"""What is run where no algorithm is named: the second where a preset is, since presets are published settings."""
+"""The defaults: the second with a preset, since presets are published settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Data:
 
     dataset: str = knob(
         "banks",
-        "A name from `fedspray datasets`, a graph in npz format, or a folder: a saved federation, or one npz for each "
+        "A name from `fedspray datasets`, a graph in npz format, or a folder: a saved federation, or one npz per "
         "client.",
         metavar="NAME|FILE|DIR",
     )
@@ -59,7 +59,7 @@ class Data:
     partition_seed: int = knob(0, "Draws the partition, and the graphs of `banks`.", metavar="INT", least=0)
     prepare: str | None = knob(
         None,
-        "Done to a graph before it is cut: largest-component, normalise-rows, or both, joined by commas.",
+        "Steps before the graph is cut: largest-component, normalise-rows, or both, joined by commas.",
         metavar="STEPS",
     )
     split: str | None = knob(
@@ -75,14 +75,14 @@ class Data:
         usual="client",
     )
     own: Mapping[str, Any] = field(default_factory=dict)
-    """The knobs of the data set or partitioner that are given, by name."""
+    """The knobs of the data set or partitioner as given, by name."""
 
     def __post_init__(self) -> None:
         check(self)
 
     @classmethod
     def of(cls, **values: Any) -> Data:
-        """From flat values, as `to_json` gives them; what is None is not given."""
+        """From flat values, as `to_json` gives them; None means not given."""
         given = {name: value for name, value in values.items() if value is not None}
         core = {name: given.pop(name) for name in _names(cls) if name in given}
         return cls(**core, own=given)
@@ -103,7 +103,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings:
-    """How long a run is, who takes part, and which round is reported."""
+    """The number of rounds, participation, and the reported round."""
 
     rounds: int = knob(300, "Number of rounds.", metavar="R", least=1)
     participation: float = knob(1.0, "Share of clients that train in a round.", metavar="X", above=0, most=1)
@@ -114,7 +114,7 @@ class RoundSettings:
         least=1,
         usual="half of those asked, rounded up",
     )
-    selection: str = knob("loss", "The reported round by validation: loss, accuracy, balanced …", metavar="RULE")
+    selection: str = knob("loss", "How validation picks the reported round: loss, accuracy, balanced …", metavar="RULE")
 
     def __post_init__(self) -> None:
         check(self)
@@ -122,7 +122,7 @@ class RoundSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Everything that decides a run's result, beside its data."""
+    """Everything besides the data that decides a run's result."""
 
     algorithm: str = knob(
         None,
@@ -147,17 +147,17 @@ class RunSettings:
     )
     baseline: str | None = knob(
         None,
-        "Also train this beside the run, and say which clients are better off: local.",
+        "Also train this for comparison, and say which clients are better off: local.",
         metavar="local",
         usual="nothing",
         choices=("local",),
         neutral=None,
     )
-    dtype: str = knob(DTYPES[0], "Of weights and messages: float32 or float64.", metavar="TYPE", choices=DTYPES)
-    device: str = knob("cpu", "Where clients are trained: cpu, cuda, cuda:NUMBER, mps, or auto.", metavar="NAME")
+    dtype: str = knob(DTYPES[0], "Type of weights and messages: float32 or float64.", metavar="TYPE", choices=DTYPES)
+    device: str = knob("cpu", "Where clients train: cpu, cuda, cuda:NUMBER, mps, or auto.", metavar="NAME")
     link: tuple[str, ...] = knob(
         (),
-        "What messages pass between clients and server, with its settings ('noise sigma=0.1'): see `fedspray links`.",
+        "A step for messages between clients and server, with its settings ('noise sigma=0.1'): see `fedspray links`.",
         metavar="'NAME SETTING=VALUE …'",
         neutral=(),
     )
@@ -169,7 +169,7 @@ class RunSettings:
             object.__setattr__(self, "algorithm", usual)
         object.__setattr__(self, "link", tuple(self.link))  # JSON has lists
         if not self.seeds:
-            raise InputError("seeds is empty, but at least one seed is needed")
+            raise InputError("seeds is empty, but must hold at least one seed")
         for seed in self.seeds:
             if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
                 raise InputError(f"seeds contain {seed!r}, but must be whole numbers from 0 on")
@@ -177,13 +177,13 @@ class RunSettings:
             raise InputError(f"seeds are {list(self.seeds)}, but each may be given once")
 
     def of_client(self, name: str) -> RunSettings:
-        """The settings from one client's view: its own backbone and no other."""
+        """The settings as one client sees them: only its own backbone."""
         return replace(self, backbone=self.backbone_of.get(name, self.backbone), backbone_of={})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """All that ``fedspray run`` takes."""
+    """Everything ``fedspray run`` takes."""
 
     data: Data = field(default_factory=Data)
     run: RunSettings = field(default_factory=RunSettings)
@@ -192,7 +192,7 @@ class Experiment:
     def from_values(values: Mapping[str, Any], where: str) -> Experiment:
         """From flat values, as in a TOML file or from flags; unknown names are refused."""
         if "compare" in values:
-            raise InputError(f"{where}: [compare] is for `fedspray compare`, but this command takes one experiment")
+            raise InputError(f"{where}: [compare] is for `fedspray compare`; this command takes one experiment")
         known = knobs()
         for name in values:
             if name not in known:
@@ -207,19 +207,19 @@ class Experiment:
         try:
             return tomllib.loads(file.read_text())
         except FileNotFoundError:
-            raise MissingDataError(f"{file} is not a file, but an experiment in TOML is needed") from None
+            raise MissingDataError(f"{file} is not a file, but must be an experiment in TOML") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{file} is not readable TOML ({error})") from None
 
 
 def _run_settings(given: Mapping[str, Any]) -> RunSettings:
     if given.get("seed") is not None and given.get("seeds") is not None:
-        raise InputError(f"seed is {given['seed']} and seeds is {given['seeds']}, but only one of them may be given")
+        raise InputError(f"seed is {given['seed']} and seeds is {given['seeds']}, but give only one of them")
     own = {name: given[name] for name in _names(RunSettings) if name in given}
     settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
     twice = next((name for name in settings if name in given.get("set", {})), None)
     if twice is not None:
-        raise InputError(f"{twice} is given twice: as a flag of its own and as a setting")
+        raise InputError(f"{twice} is given twice: as a flag and as a setting")
     count = given.get("seeds")
     seeds = tuple(range(count)) if count is not None else (given.get("seed") or 0,)
     return RunSettings(**own, values={**given.get("set", {}), **settings}, seeds=seeds)
@@ -235,7 +235,7 @@ def knobs() -> dict[str, Knob]:
     run = (*_declared(RunSettings, TRAINING), *_declared(RoundSettings, TRAINING), *_OTHERS)
     twice = sorted(found.keys() & {each.name for each in run})
     if twice:
-        raise TypeError(f"{twice[0]} is a knob of the data and of the run, but a name must mean one thing: rename one")
+        raise TypeError(f"{twice[0]} is a knob of both the data and the run, but a name must have one meaning")
     return found | {each.name: each for each in run}
 
 
@@ -245,7 +245,7 @@ def data_knobs() -> dict[str, Knob]:
 
 
 def run_knobs() -> set[str]:
-    """The knobs of the run itself that are no settings: `dtype`, `keep_split` and what is added to them."""
+    """The knobs of the run that aren't settings, such as `dtype` and `keep_split`."""
     return {*_names(RunSettings)} - {"algorithm", "backbone", "preset", "backbone_of"}
 
 
@@ -255,7 +255,7 @@ _OTHERS = (
     Knob("seed", "int | None", "One seed.", TRAINING, metavar="INT", least=0, usual="0"),
     Knob("seeds", "int | None", "Several seeds, from 0 on.", TRAINING, metavar="N", least=1),
 )
-"""`local_epochs` is a setting of every algorithm, with a flag of its own; the others are written otherwise inside."""
+"""`local_epochs` is a setting of every algorithm, with its own flag; the others are stored differently."""
 
 
 def owned_fields(plugin: type[Any]) -> dict[str, Field[Any]]:
@@ -270,7 +270,7 @@ def partitioners() -> dict[str, type[Partitioner]]:
 
 
 def _plugin_knobs() -> list[Knob]:
-    """The knobs of data sets and partitioners; where two have one by the same name it must be the same."""
+    """The knobs of data sets and partitioners; two of the same name must be the same."""
     found: dict[str, Knob] = {}
     core = {each.name: each for each in _declared(Data, DATA)}
     for owner, plugin in {**partitioners(), **datasets.generators()}.items():
@@ -278,7 +278,7 @@ def _plugin_knobs() -> list[Knob]:
             kind = kind_of(each)
             same = core.get(name) or found.get(name)
             if same is not None and kind not in (same.kind, same.kind.removesuffix(" | None")):
-                raise TypeError(f"{name} of {owner} is {kind}, but elsewhere {same.kind}: a name must mean one thing")
+                raise TypeError(f"{name} of {owner} is {kind}, but elsewhere {same.kind}: a name must have one meaning")
             if name not in core:
                 owners = (*(same.owners if same else ()), owner)
                 text = f"For {' and '.join(f'`{each}`' for each in owners)}: {each.metadata['help']}."
@@ -293,7 +293,7 @@ _METAVARS = {"int": "N", "int | None": "N", "Path": "DIR", "str": "NAME"}
 
 
 def _declared(owner: type[Any], part: str) -> list[Knob]:
-    """The knobs that are fields of a class here; ``neutral`` concerns results alone."""
+    """The knobs that are fields of a class here; ``neutral`` only concerns results."""
     found = []
     for each in fields(owner):
         if "help" in each.metadata:
@@ -318,10 +318,10 @@ def located(dataset: str) -> Path:
 
 
 def check_node_lists(values: Mapping[str, Any], dataset: str, where: str) -> None:
-    """Refuses to cut another graph by the node lists of a file's own: ids of the one are ids of the other too.
+    """Refuses to cut another graph by the file's node lists: their ids would fit it too.
 
     Args:
-        values: the file's.
+        values: those of the file.
         dataset: what a flag names instead.
         where: the file.
     """
@@ -329,5 +329,5 @@ def check_node_lists(values: Mapping[str, Any], dataset: str, where: str) -> Non
     if lists is not None and own is not None and own != dataset:
         raise InputError(
             f"{where}: partition_dir is {str(lists)!r}, node lists of {own}, but --dataset is {dataset}: "
-            "give its own with --partition-dir"
+            "pass its own with --partition-dir"
         )

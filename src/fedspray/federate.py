@@ -25,7 +25,7 @@ from fedspray.partitioners.base import Partitioner
 DEFAULT_PARTITIONER = "louvain"
 
 _ALWAYS = ("prepare", "split", "split_scope")
-"""Knobs that are for all data sets that are made, and not opened."""
+"""Knobs for all data sets that are built rather than opened."""
 
 
 def build_federation(
@@ -35,7 +35,7 @@ def build_federation(
     seed: int | None = None,
     **knobs: Any,
 ) -> Federation:
-    """Makes, cuts or opens a federation; choices that contradict each other are refused.
+    """Builds, cuts or opens a federation; refuses contradictory options.
 
     Args:
         dataset: a name from `datasets.names`, the path of a graph in npz format, or a folder: a saved federation, or
@@ -77,22 +77,22 @@ def open_data(data: Data) -> Federation:
 
 
 def _checked(knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, each value as its knob wants it; 0 as the seed of a partition is not given."""
+    """The given values, checked by their knobs; a partition seed of 0 counts as not given."""
     known, given = data_knobs(), {}
     for name, value in knobs.items():
         if name not in known:
-            raise unknown("choice of data", name, [each for each in known if each != "dataset"])
+            raise unknown("data option", name, [each for each in known if each != "dataset"])
         if value is not None and not (name == "partition_seed" and value == 0):
             given[name] = known[name].read(value)
             if isinstance(value, str) and not isinstance(given[name], str):
-                raise InputError(f"{name} is the text {value!r}, but must not be in quotation marks: {given[name]}")
+                raise InputError(f"{name} is the text {value!r}, but must be {given[name]}, without quotes")
     return given
 
 
 def _card_of(
     dataset: object, cards: Mapping[str, DatasetCard | FederationCard]
 ) -> tuple[DatasetCard | FederationCard | None, ClientGraphs | None]:
-    """The card that is given, or that of the clients' graphs that are given, with these; None for a name or path."""
+    """The given card, or one for the given clients' graphs; None for a name or path."""
     if isinstance(dataset, DatasetCard | FederationCard):
         return dataset, None
     if not isinstance(dataset, ClientGraphs):
@@ -110,7 +110,7 @@ def _open_clients(card: FederationCard, source: ClientGraphs | None, given: dict
     rule = SplitRule.of(given)
     if rule.split_scope != SCOPES[0]:
         raise InputError(
-            f"split-scope {rule.split_scope!r} makes no sense here: {card.name!r} is not cut from one graph"
+            f"split-scope {rule.split_scope!r} doesn't apply here: {card.name!r} is not cut from one graph"
         )
     if source is None:
         source = card.source(**{each.name: given[knob] for knob, each in own.items() if knob in given})
@@ -161,7 +161,7 @@ def _cut(card: DatasetCard | None, path: Path, given: dict[str, Any], seed: int)
 
 
 def _partitioner(given: dict[str, Any], default_clients: int | None) -> tuple[str, Partitioner]:
-    """The chosen partitioner with its settings, and the name that a federation remembers."""
+    """The chosen partitioner with its settings, and its name in the federation's settings."""
     chosen = given.get("partitioner") or _implied(given)
     if not isinstance(chosen, str):
         found = chosen if isinstance(chosen, type) else type(chosen)
@@ -182,14 +182,14 @@ def _partitioner(given: dict[str, Any], default_clients: int | None) -> tuple[st
         elif knob == "clients" and default_clients is not None:
             values[each.name] = default_clients
         elif knob == "clients":
-            raise InputError("the number of clients is missing: a graph of your own has no default, so say how many")
+            raise InputError("the number of clients is missing: your own graph has no default, so set it")
         elif each.default is MISSING:
             raise InputError(f"the partitioner {name!r} needs {knob}: {each.metadata['help']}")
     return name, found(**values)
 
 
 def _implied(given: Mapping[str, Any]) -> str:
-    """The partitioner that cannot do without something that is given, or the default."""
+    """The partitioner that requires one of the given knobs, or the default."""
     for name, found in partitioners().items():
         needed = {knob for knob, each in owned_fields(found).items() if each.default is MISSING} - {"clients"}
         if needed and needed <= set(given):
@@ -206,7 +206,7 @@ def _refuse_others(given: Mapping[str, Any], taken: Collection[str], reason: str
         if name not in taken:
             owners = data_knobs()[name].owners
             why = f"only {' and '.join(map(repr, owners))} can take it" if owners else reason
-            raise InputError(f"{name.replace('_', '-')} {str(value)!r} makes no sense here: {why}")
+            raise InputError(f"{name.replace('_', '-')} {str(value)!r} doesn't apply here: {why}")
 
 
 def _not_found(dataset: str) -> InputError:

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, and that show when they were changed.
+"""Files that are written whole or not at all, and that reveal later changes.
 
-A JSON object that we write for ourselves ends with a seal, the sha256 of all that stands before it; the seal of a
-line covers the line before it too, so that no line can go missing. Readers check the seal and take it off. Files of
+Our own JSON objects end with a seal, the sha256 of everything before it; the seal of a
+line covers the line before it too, so no line can go missing. Readers check and remove the seal. Files of
 older versions have none.
 """
 
@@ -49,7 +49,7 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, what: str = "a run folder") -> dict[str, Any]:
-    """Reads a JSON object, which must fit its seal if it has one; ``what`` should hold it."""
+    """Reads a JSON object and checks its seal, if it has one; ``what`` is the kind of folder that should hold it."""
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
@@ -68,9 +68,9 @@ def seal(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def unseal(content: Mapping[str, Any], path: object, before: str = "") -> dict[str, Any]:
-    """The content without its seal; refuses what was changed since it was sealed.
+    """The content without its seal; refuses content changed since it was sealed.
 
-    The seal comes last. A damaged one is known by its key or by its value.
+    The seal comes last. A damaged one is recognised by its key or its value.
     """
     rest = dict(content)
     name, value = rest.popitem() if rest else ("", None)
@@ -83,7 +83,7 @@ def unseal(content: Mapping[str, Any], path: object, before: str = "") -> dict[s
 
 @contextmanager
 def replacement(path: Path) -> Iterator[Path]:
-    """A file to write beside another, whose place it takes when it is on disk; nothing of it stays after an error."""
+    """A temporary file that replaces another once it is on disk; removed after an error."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with disk_full_at(path):
@@ -97,7 +97,7 @@ def replacement(path: Path) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line to a file, on disk when this returns; after a line that a crash cut off it begins a new one."""
+    """Appends a line to a file, on disk when this returns; starts a new line after one that a crash cut off."""
     with disk_full_at(path), path.open("ab+") as stream:
         if stream.seek(0, os.SEEK_END) > 0:
             stream.seek(-1, os.SEEK_END)
@@ -108,7 +108,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one on each line; without those that a crash cut off. Nothing without a file."""
+    """The JSON objects of a file, one per line, without lines that a crash cut off. Empty without a file."""
     entries = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
@@ -119,7 +119,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_chain(path: Path, count: int) -> tuple[list[str], list[dict[str, Any]]]:
-    """The first lines of a file that is a chain, and what they say; refuses a file that has lost or changed one."""
+    """The first lines of a sealed chain, and their entries; refuses a file with lost or changed lines."""
     lines = path.read_text(errors="replace").splitlines()[:count] if path.exists() else []
     entries, before = [], ""
     for number, line in enumerate(lines, start=1):
@@ -128,25 +128,23 @@ def read_chain(path: Path, count: int) -> tuple[list[str], list[dict[str, Any]]]
             entries.append(unseal(entry, f"{path}, line {number},", before))
         except (ValueError, RecursionError, AttributeError, TypeError) as error:
             reason = error if isinstance(error, InputError) else f"{path}, line {number}, is damaged"
-            raise InputError(f"{reason}: remove {path.parent}, and it is run again from its start") from None
+            raise InputError(f"{reason}: remove {path.parent} to run it again from the start") from None
         before = str(entry.get(_SEAL, ""))
     if len(lines) < count:
         raise InputError(
-            f"{path} has {len(lines)} of {count} lines: remove {path.parent}, and it is run again from its start"
+            f"{path} has {len(lines)} of {count} lines: remove {path.parent} to run it again from the start"
         )
     return lines, entries
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock, which the system releases when the process ends; refuses where another one has it."""
+    """Holds the folder's lock, which the system releases when the process ends; refuses if another process has it."""
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise InputError(
-            f"{folder} is in use: another process writes into it; wait for it, or choose another folder"
-        ) from None
+        raise InputError(f"{folder} is in use by another process: wait for it, or choose another folder") from None
     try:
         yield
     finally:
@@ -154,13 +152,13 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a file is only what a killed process left: a lock, or a file that never took its place."""
+    """Whether a killed process left this file: a lock, or an unfinished temporary file."""
     return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".tmp"))
 
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Whatever is made meanwhile is closed to everybody else from its first moment on."""
+    """Files created meanwhile are private to their owner from the start."""
     before = os.umask(OWNER_ALONE)
     try:
         yield

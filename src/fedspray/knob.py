@@ -13,14 +13,14 @@ from fedspray.errors import InputError
 
 
 def knob(default: Any, text: str, **about: Any) -> Any:
-    """A field that everybody can set.
+    """A field that users can set.
 
     Args:
-        default: its value unless somebody gives one.
+        default: its default.
         text: one line for ``--help`` and the documentation.
         about: ``metavar``; ``usual``, what None stands for, in a few words; what is allowed: ``least``, ``above``,
-            ``most``, ``choices``; and ``neutral`` for a knob that is added later: its value in all results so far.
-            Where it has this value it is no part of a result's identity.
+            ``most``, ``choices``; and ``neutral`` for a knob added later: its value in all results so far.
+            With this value it is not part of a result's identity.
     """
     kept = {"default_factory": default} if isinstance(default, type) else {"default": default}
     return field(**kept, metadata={"help": text, **about})
@@ -28,7 +28,7 @@ def knob(default: Any, text: str, **about: Any) -> Any:
 
 @dataclass(frozen=True)
 class Knob:
-    """What can be set: a flag, a key in TOML and an argument in Python."""
+    """An option: a flag, a key in TOML and an argument in Python."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Knob:
     most: float | None = None
     choices: tuple[str, ...] | None = None
     owners: tuple[str, ...] = ()
-    """The data sets and partitioners that it is for; empty: for all."""
+    """The data sets and partitioners it applies to; empty: all."""
 
     @property
     def flag(self) -> str:
@@ -53,7 +53,7 @@ class Knob:
 
     @property
     def is_table(self) -> bool:
-        """Whether it has names and values: ``[set]`` in TOML, ``--set NAME=VALUE`` as a flag."""
+        """Whether it holds names and values: ``[set]`` in TOML, ``--set NAME=VALUE`` as a flag."""
         return self.kind == TABLE
 
     @property
@@ -67,7 +67,7 @@ class Knob:
         return reduce(or_, (_TYPES[part.strip()] for part in self.kind.split("|")))
 
     def read(self, value: Any, where: str = "") -> Any:
-        """A value from text (flags) or with a type already (TOML, Python); what is not allowed is refused."""
+        """Checks a value from text (flags) or with a type (TOML, Python)."""
         if self.is_table:
             if not isinstance(value, Mapping):
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a table of names and values")
@@ -93,12 +93,12 @@ _TYPES: dict[str, Any] = {
 
 
 def kind_of(each: Field[Any]) -> str:
-    """A field's type as text; it is text already where annotations are not evaluated."""
+    """A field's type as text; annotations that aren't evaluated are text already."""
     return each.type.__name__ if isinstance(each.type, type) else str(each.type)
 
 
 def check(settings: Any) -> None:
-    """Refuses a value that is outside of what its field allows."""
+    """Refuses a value outside its field's limits."""
     for each in fields(settings):
         _refuse_outside(each.name, getattr(settings, each.name), each.metadata)
 
@@ -119,7 +119,7 @@ def _refuse_outside(name: str, value: Any, allowed: Mapping[str, Any]) -> None:
 
 
 def parse(name: str, value: Any, kind: str) -> Any:
-    """A setting's value, from text (command line) or from a value that has a type already (TOML, Python)."""
+    """A setting's value, from text (command line) or from a typed value (TOML, Python)."""
     wanted = [part.strip() for part in kind.split("|")]
     text = str(value).strip()
     if "None" in wanted and (value is None or text.lower() == "none"):

@@ -1,6 +1,6 @@
-"""What crosses from clients to the server: every key says how it is combined, and what its numbers are.
+"""Messages from clients to the server: every key declares how it is combined, and what its numbers are.
 
-An algorithm declares its uplink key by key (``gnn.*`` stands for all that begin with ``gnn.``)::
+An algorithm declares its uplink key by key (``gnn.*`` stands for all keys that begin with ``gnn.``)::
 
     uplink = {
         "gnn.*": mean("the GNN after local training", weight="num_train"),
@@ -8,8 +8,8 @@ An algorithm declares its uplink key by key (``gnn.*`` stands for all that begin
     }
 
 The engine combines what clients send (`combine`), and the algorithm's server step receives the result: a `mean` and a
-`total` without a client axis, and every client's own row only of what was declared as `each`, with the reason why.
-A mean is a ratio of two sums, so a protocol can give the server nothing but sums (`addends`, `from_sums`).
+`total` without a client axis, and each client's row only for keys declared as `each`, with a reason.
+A mean is a ratio of two sums, so a protocol can give the server only sums (`addends`, `from_sums`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedspray.nn.tree import Message
 
 @dataclass(frozen=True)
 class Kind:
-    """What the numbers of a key are, and the limits of what is believed."""
+    """What the numbers of a key are, and their plausible range."""
 
     name: str
     lowest: float
@@ -39,9 +39,9 @@ WEIGHTS = Kind("weights", -1e6, 1e6)
 """Weights of a model and averages of representations: trained ones are below 100."""
 CLASS_VECTORS = Kind("a vector for each class", -1e6, 1e6)
 COUNTS = Kind("counts", 0, 1e9, whole=True)
-"""Of nodes or edges: more no site has."""
+"""Of nodes or edges: no site has more."""
 TRAIN_NODES = Kind("training nodes", 0, 1e9, whole=True)
-"""Not above the training nodes of the evaluation beside it."""
+"""At most the training nodes of the evaluation sent with it."""
 SHARES = Kind("shares", 0, 1)
 NUMBERS = Kind("numbers", -1e9, 1e9)
 """Sums over nodes, lengths."""
@@ -49,17 +49,17 @@ NUMBERS = Kind("numbers", -1e9, 1e9)
 
 @dataclass(frozen=True)
 class Key:
-    """One key of an uplink, or all with a common beginning: made by `mean`, `total` or `each`."""
+    """One key of an uplink, or a prefix: made by `mean`, `total` or `each`."""
 
     text: str
     """What it is."""
     fate: str
-    """``mean``, ``sum``, or ``each`` where the server needs every client's own value."""
+    """``mean``, ``sum``, or ``each`` if the server needs every client's value."""
     kind: Kind
     weight: str | None = None
-    """Of a mean: the key that clients are weighted by, [K] or, with a weight for each class, [K, C]."""
+    """For a mean: the key that weights the clients, [K] or, with a weight per class, [K, C]."""
     reason: str | None = None
-    """Why the server needs every client's own value."""
+    """Why the server needs every client's value."""
 
     @property
     def told(self) -> str:
@@ -68,7 +68,7 @@ class Key:
 
 
 Declared = Mapping[str, Key | str]
-"""Keys, or ``prefix.*``; a mere text counts as `each`."""
+"""Keys, or ``prefix.*``; a plain text counts as `each`."""
 
 
 def mean(text: str, kind: Kind = WEIGHTS, *, weight: str = "num_train") -> Key:
@@ -82,12 +82,12 @@ def total(text: str, kind: Kind = NUMBERS) -> Key:
 
 
 def each(text: str, reason: str, kind: Kind = NUMBERS) -> Key:
-    """The server receives every client's own value, because of ``reason``."""
+    """The server receives every client's value, for this reason."""
     return Key(text, "each", kind, reason=reason)
 
 
 def key_of(declared: Declared, name: str) -> Key:
-    """What is declared for a key; of several prefixes, the longest counts."""
+    """The declaration of a key; the longest matching prefix wins."""
     patterns = [p for p in declared if p == name or (p.endswith(".*") and name.startswith(p.removesuffix("*")))]
     found = declared[max(patterns, key=len)] if patterns else "not declared"
     return each(found, "the algorithm does not say how it is combined") if isinstance(found, str) else found
@@ -99,7 +99,7 @@ def fates(declared: Declared) -> dict[str, Key]:
 
 
 def combine(declared: Declared, rows: Message) -> Message:
-    """What the server's step receives of the clients' rows, [K, …]."""
+    """Combines the clients' rows, [K, …], for the server's step."""
     return {name: _combined(key_of(declared, name), value, rows) for name, value in rows.items()}
 
 
@@ -110,14 +110,14 @@ def _combined(key: Key, value: Tensor, rows: Message) -> Tensor:
 
 
 def addends(declared: Declared, rows: Message) -> Message:
-    """What each client gives to a protocol that can only add, [K, …]: sums as they are, means times their weight."""
+    """Each client's part for a protocol that can only add, [K, …]: sums as they are, means times their weight."""
     keys = {name: key_of(declared, name) for name in rows}
     needed = {name for name, key in keys.items() if key.fate != "each"} | {key.weight for key in keys.values()}
     return {name: _times(value, _weight(keys[name], rows)) for name, value in rows.items() if name in needed}
 
 
 def from_sums(declared: Declared, sums: Message, own: Message) -> Message:
-    """What the server's step receives, from the sums of all `addends`, and ``own``: rows of what is declared `each`."""
+    """The server step's input, from the sums of all `addends` and ``own``, the rows declared `each`."""
     found = {}
     for name, value in sums.items():
         weight = _weight(key_of(declared, name), sums)
@@ -139,7 +139,7 @@ def _times(value: Tensor, weight: Tensor | None) -> Tensor:
 def not_finite(message: Message) -> str | None:
     """The first key that holds NaN or infinity."""
     for name, value in message.items():
-        # The sum is many times faster; of large numbers it may overflow where no single one has.
+        # The sum is many times faster, but may overflow although every number is finite.
         if not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
             return name
     return None

@@ -1,7 +1,7 @@
-"""From objects and classes to the names and settings that every run folder, cell and command line speaks.
+"""From objects and classes to the names and settings used in run folders, cells and commands.
 
-An object of a built-in class is its name and the settings that are not the defaults, so a run of it is the run by
-name, bit for bit. What is said at the call wins over what objects carry: ``backbone=`` replaces an algorithm's own
+An object of a built-in class stands for its name and its non-default settings, so running it is running it by
+name, bit for bit. Arguments of the call beat what objects carry: ``backbone=`` replaces an algorithm's own
 backbone as a whole, and a setting given by name replaces an object's.
 """
 
@@ -47,12 +47,12 @@ class Chosen:
         name, own = algorithm_named(algorithm)
         if preset is not None and isinstance(algorithm, Algorithm):
             raise InputError(
-                f"preset is {preset!r}, but {algorithm!r} has all its settings: give the algorithm by name or class"
+                f"preset is {preset!r}, but {algorithm!r} has all its settings: pass the algorithm by name or class"
             )
         if backbone is None:
             backbone = algorithm.backbone if isinstance(algorithm, Algorithm) else DEFAULT_BACKBONE
         net, of_net = backbone_named(backbone)
-        if preset is not None and isinstance(backbone, Backbone):  # the object is stronger, also where it is as usual
+        if preset is not None and isinstance(backbone, Backbone):  # the object wins, even over its own defaults
             decided = algorithms.find(name).presets.get(preset, {})
             of_net |= {key: getattr(backbone, key) for key in decided if key in backbone.__dataclass_fields__}
         return cls(name, net, {**own, **of_net, **(values or {})})
@@ -65,7 +65,7 @@ class Chosen:
 
 
 def algorithm_named(given: AnyAlgorithm) -> tuple[str, dict[str, Any]]:
-    """The name of an algorithm, and the settings of an object that are not the defaults."""
+    """The name of an algorithm, and an object's non-default settings."""
     if isinstance(given, str):
         return given, {}
     found = given if isinstance(given, type) else type(given)
@@ -75,7 +75,7 @@ def algorithm_named(given: AnyAlgorithm) -> tuple[str, dict[str, Any]]:
 
 
 def backbone_named(given: AnyBackbone) -> tuple[str, dict[str, Any]]:
-    """The name of a backbone, and the settings of an object that are not the defaults."""
+    """The name of a backbone, and an object's non-default settings."""
     if isinstance(given, str):
         return given, {}
     if isinstance(given, ModuleBackbone):
@@ -96,7 +96,7 @@ def backbones_named(given: Mapping[str, AnyBackbone]) -> dict[str, str]:
         if values:
             raise InputError(
                 f"backbone_of[{client!r}] is {backbone!r}, but clients share the settings of `backbone`: "
-                f"give the name or class alone"
+                f"pass only the name or class"
             )
     return names
 

@@ -19,7 +19,7 @@ from typing import Any
 from fedspray.errors import InputError, unknown
 
 SESSION = "__main__"
-"""The module of what is defined in a notebook or script: no other process can import it."""
+"""The module of a notebook or script: no other process can import its classes."""
 
 
 def names(package: str) -> list[str]:
@@ -30,7 +30,7 @@ def names(package: str) -> list[str]:
 
 
 def variants(package: str) -> Mapping[str, str]:
-    """Names of a package for a plug-in with other defaults: each with its ``module:Class``."""
+    """A package's names for plug-ins with other defaults, each with its ``module:Class``."""
     found: Mapping[str, str] = getattr(importlib.import_module(package), "VARIANTS", {})
     return found
 
@@ -70,37 +70,36 @@ def name_of(package: str, kind: str, found: type) -> str:
         return module.removeprefix(f"{package}.").replace("_", "-")
     if getattr(sys.modules.get(module), name, None) is not found:
         raise InputError(
-            f"{kind} {name!r} is not what {module!r} calls so now: define the class at the top of a module or "
-            "notebook, and make the object again whenever you define the class again"
+            f"{kind} {name!r} is no longer the class of that name in {module!r}: define it at the top of a module or "
+            "notebook, and recreate the object whenever you redefine the class"
         )
     return f"{module}:{name}"
 
 
 def settings_of(plugin: Any) -> dict[str, Any]:
-    """The settings of a data set or partitioner that a federation remembers: later ones where they are not neutral."""
+    """The settings of a data set or partitioner stored in a federation; those added later only if not neutral."""
     values = {each.name: (getattr(plugin, each.name), each.metadata.get("neutral", ...)) for each in fields(plugin)}
     return {name: value for name, (value, neutral) in values.items() if neutral is ... or value != neutral}
 
 
 def load_outside(kind: str, name: str, base: type) -> type[Any]:
-    """The subclass of ``base`` that ``package.module:Name`` calls; modules beside the user's files are found too."""
+    """The subclass of ``base`` named ``package.module:Name``; also finds modules in the current folder."""
     module_name, _, attribute = name.partition(":")
     if not re.fullmatch(r"\w+(\.\w+)*", module_name) or not attribute.isidentifier():
-        raise InputError(f"{kind} {name!r} is not a name: code of your own is package.module:Name")
+        raise InputError(f"{kind} {name!r} is not a name: write your own code as package.module:Name")
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a module beside the user's files, as `python -m` would find it
+        sys.path.append(str(Path.cwd()))  # a module in the current folder, as `python -m` would find it
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise InputError(f"{kind} {name!r}: the module {module_name!r} cannot be imported ({error})") from None
-    except Exception as error:  # anything can happen in code of the user's own; --debug shows where
+    except Exception as error:  # the user's code may raise anything; --debug shows where
         said = f"{type(error).__name__}: {error}"
         raise InputError(f"{kind} {name!r}: the module {module_name!r} cannot be imported ({said})") from error
     value = getattr(module, attribute, None)
     if not isinstance(value, type) and module_name == SESSION:
         raise InputError(
-            f"{kind} {attribute!r} was defined in another session, and this one does not have it: define it here too, "
-            "or move it into a file of its own"
+            f"{kind} {attribute!r} was defined in another session: define it here too, or move it into a file"
         )
     if not isinstance(value, type):
         raise InputError(f"{kind} {name!r}: the module {module_name!r} has no class {attribute!r}")

@@ -19,13 +19,13 @@ TICK = 1.0
 
 
 def is_interactive() -> bool:
-    """Whether somebody is watching: a terminal, or a notebook."""
+    """Whether there is a terminal or notebook to show it."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 @contextmanager
 def rounds_bar(rounds: int, seeds: Sequence[int], label: str) -> Iterator[Callable[[int, dict[str, Any]], None]]:
-    """One bar for all rounds of all seeds; call what it gives with the seed and each record."""
+    """One bar for all rounds of all seeds; yields a function to call with the seed and each record."""
     with _bar(rounds * len(seeds), label, "round") as bar:
 
         def show(seed: int, record: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def rounds_bar(rounds: int, seeds: Sequence[int], label: str) -> Iterator[Callab
 
 @contextmanager
 def cells_bar(grid: Grid) -> Iterator[None]:
-    """One bar for a grid of cells, which also moves while a cell is run."""
+    """One bar for a grid of cells, which also moves while a cell runs."""
     over = threading.Event()
     with _bar(grid.total, "comparing", "cell") as bar:
 
@@ -61,7 +61,7 @@ def cells_bar(grid: Grid) -> Iterator[None]:
 
 def _bar(total: int, label: str, unit: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # without a notebook's widgets the bar is one of text, as in a terminal
+        warnings.simplefilter("ignore")  # without notebook widgets it falls back to a text bar
         from tqdm.auto import tqdm
 
     return tqdm(total=total, desc=label, unit=unit, dynamic_ncols=True)

@@ -1,8 +1,8 @@
 """Random streams by name.
 
 Every draw comes from (seed, purpose, client, round …), never from a global generator: so a draw is the
-same for one client alone and for many at once, in one process or in ten, and in whatever order the work
-is done. A client is called by its name or, in training, by its id: its place in the federation.
+same for one client alone and for many at once, in one process or in ten, and in any order.
+A client is identified by its name or, in training, by its id: its place in the federation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def stream_key(seed: int, *names: str | int) -> int:
-    """A 128-bit key for the stream that ``names`` call."""
+    """A 128-bit key for the stream with these names."""
     text = "\x1f".join([str(int(seed)), *(f"{type(name).__name__}:{name}" for name in names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
 

@@ -1,9 +1,9 @@
-"""What every algorithm promises, as checks for one of your own::
+"""Checks that an algorithm of yours keeps the contract::
 
     fedspray.testing.check_algorithm(MyAlgorithm)
 
-A check plays a few rounds by hand on small clients, in double precision, with the same text that an engine would call.
-An algorithm that breaks a rule is answered with an `AssertionError` that names the rule and what broke it.
+A check plays a few rounds on small clients, in double precision, with the same calls an engine makes.
+A broken rule raises an `AssertionError` that names the rule and what broke it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fedspray.seeds import generator
 
 ROUNDS = 3
 TOLERANCE = 1e-10
-"""Clients stacked and clients alone are the same up to this."""
+"""The tolerance between stacked clients and clients alone."""
 
 AnyAlgorithm = str | Algorithm[Any, Any] | type[Algorithm[Any, Any]]
 Rule = Callable[[Algorithm[Any, Any]], None]
 
 
 def check_algorithm(algorithm: AnyAlgorithm, *, backbone: str | Sequence[str] | None = None) -> None:
-    """Holds an algorithm to every rule of `RULES`, and raises an `AssertionError` for the first that it breaks.
+    """Checks an algorithm against every rule of `RULES`; raises an `AssertionError` for the first broken one.
 
     Args:
         algorithm: a class, an object with certain settings, or a name.
@@ -59,9 +59,9 @@ def check_algorithm(algorithm: AnyAlgorithm, *, backbone: str | Sequence[str] | 
 
 
 def described(found: type[Algorithm[Any, Any]]) -> None:
-    """Class attributes and every setting say in words what they are."""
+    """Class attributes and every setting have a description."""
     frozen = is_dataclass(found) and getattr(found, "__dataclass_params__").frozen  # noqa: B009
-    _hold(frozen, described, f"{found.__name__} is no frozen dataclass")
+    _hold(frozen, described, f"{found.__name__} is not a frozen dataclass")
     for name in ("summary", "citation", "uplink", "downlink"):
         may_be_empty = name.endswith("link")
         told = hasattr(found, name) if may_be_empty else bool(getattr(found, name, ""))
@@ -71,14 +71,14 @@ def described(found: type[Algorithm[Any, Any]]) -> None:
 
 
 def same_seed_same_bits(algorithm: Algorithm[Any, Any]) -> None:
-    """The same seed gives the same bits: every draw comes from a stream with a name."""
+    """The same seed gives the same bits: every draw comes from a named stream."""
     first, second = (_played(algorithm, ragged_federation(), [0, 1, 2]) for _ in range(2))
     _hold(same(first.server, second.server), same_seed_same_bits, "the server's state differs in a second run")
     _hold(same(first.client, second.client), same_seed_same_bits, "the clients' states differ in a second run")
 
 
 def arguments_unchanged(algorithm: Algorithm[Any, Any]) -> None:
-    """Nothing that is passed in is changed."""
+    """Arguments are never modified."""
     federation = ragged_federation()
     batch, ids = stack(federation), (0, 1, 2)
     server = tree.cast(algorithm.init_server(federation.task, 0), torch.float64)
@@ -98,7 +98,7 @@ def arguments_unchanged(algorithm: Algorithm[Any, Any]) -> None:
 
 
 def no_data_of_others(algorithm: Algorithm[Any, Any]) -> None:
-    """One client's data never reach another's uplink: before anything was averaged, others send what they would."""
+    """One client's data never reaches another's uplink: in the first round, the others' uplinks don't change."""
     plain = _played(algorithm, ragged_federation(), [0, 1, 2], rounds=1).uplinks[0]
     changed = _played(algorithm, ragged_federation(changed=1), [0, 1, 2], rounds=1).uplinks[0]
     for key, value in plain.items():
@@ -107,20 +107,20 @@ def no_data_of_others(algorithm: Algorithm[Any, Any]) -> None:
 
 
 def stacked_as_alone(algorithm: Algorithm[Any, Any]) -> None:
-    """Clients that are stacked, in any order, do what each does alone."""
+    """Stacked clients, in any order, do what each does alone."""
     federation = ragged_federation(sparse=True)
     together = _played(algorithm, federation, [0, 1, 2])
     for blocks in ([[0], [1], [2]], [[2, 0], [1]]):
         apart = _played(algorithm, federation, *blocks)
         pairs = zip(together.uplinks, apart.uplinks, strict=True)
         alike = all(same(a, b, TOLERANCE) for a, b in pairs) and same(together.server, apart.server, TOLERANCE)
-        _hold(alike, stacked_as_alone, f"with the blocks {blocks} other messages travel than with one block")
+        _hold(alike, stacked_as_alone, f"with the blocks {blocks} messages differ from those with one block")
         close = torch.allclose(together.logits(), apart.logits(), rtol=0, atol=TOLERANCE)
-        _hold(close, stacked_as_alone, f"with the blocks {blocks} predictions are others than with one block")
+        _hold(close, stacked_as_alone, f"with the blocks {blocks} predictions differ from those with one block")
 
 
 def messages_documented(algorithm: Algorithm[Any, Any]) -> None:
-    """`uplink` and `downlink` list what travels, all of it and no more, and every tensor has a row for each client."""
+    """`uplink` and `downlink` list exactly what travels, and every tensor has a row for each client."""
     federation, ids = ragged_federation(), (0, 1, 2)
     batch = stack(federation)
     downlink = algorithm.broadcast(tree.cast(algorithm.init_server(federation.task, 0), batch.dtype), ids)
@@ -140,11 +140,11 @@ def _check_keys(way: str, message: Message, listed: Mapping[str, str]) -> None:
     missing += [prefix for prefix in prefixes if not any(key.startswith(prefix) for key in message)]
     _hold(not missing, messages_documented, f"`{way}` lists {missing}, which does not travel")
     odd = [key for key, value in message.items() if len(value) != 3]
-    _hold(not odd, messages_documented, f"{odd} has not one row for each client")
+    _hold(not odd, messages_documented, f"{odd} doesn't have one row per client")
 
 
 def sums_suffice(algorithm: Algorithm[Any, Any]) -> None:
-    """Every mean comes out the same where a protocol gives the server nothing but sums."""
+    """Every mean comes out the same if a protocol gives the server only sums."""
     game = _played(algorithm, ragged_federation(), [0, 1, 2])
     uplink, declared = game.uplinks[-1], algorithm.uplink
     own = {name: value for name, value in uplink.items() if key_of(declared, name).fate == "each"}
@@ -154,29 +154,29 @@ def sums_suffice(algorithm: Algorithm[Any, Any]) -> None:
 
 
 def states_hold_everything(algorithm: Algorithm[Any, Any]) -> None:
-    """What is in no state does not exist: a new object that is given the states goes on to the same bits."""
+    """The states hold everything: a new object given the states continues to the same bits."""
     whole = _played(algorithm, ragged_federation(), [0, 1, 2])
     broken = _played(algorithm, ragged_federation(), [0, 1, 2], rounds=ROUNDS - 1)
     fresh = Play(_anew(algorithm), stack(ragged_federation()))
     fresh.server = tree.restore(fresh.server, tree.flatten(broken.server))
     fresh.clients = [tree.restore(fresh.client, tree.flatten(broken.client))]
     fresh.round(ROUNDS - 1)
-    _hold(same(whole.server, fresh.server), states_hold_everything, "the server goes on differently after a restart")
-    _hold(same(whole.client, fresh.client), states_hold_everything, "clients go on differently after a restart")
+    _hold(same(whole.server, fresh.server), states_hold_everything, "the server continues differently after a restart")
+    _hold(same(whole.client, fresh.client), states_hold_everything, "clients continue differently after a restart")
 
 
 def snapshot_predicts(algorithm: Algorithm[Any, Any]) -> None:
-    """Prediction needs the last message and what is not marked `training_only`."""
+    """Prediction needs only the last message and whatever isn't marked `training_only`."""
     game = _played(algorithm, ragged_federation(), [0, 1, 2])
     whole = game.predict()
     game.clients = [tree.for_prediction(client) for client in game.clients]
     kept = game.predict()
     alike = all(torch.equal(whole[k], logits) for k, logits in kept.items())
-    _hold(alike, snapshot_predicts, "without fields marked `training_only`, predictions are others")
+    _hold(alike, snapshot_predicts, "without fields marked `training_only`, predictions differ")
 
 
 def awkward_clients(algorithm: Algorithm[Any, Any]) -> None:
-    """A client without edges, one with a single class and one without labels leave every number finite."""
+    """Every number stays finite with a client without edges, with a single class or without labels."""
     game = _played(algorithm, awkward_federation(), [0, 1, 2, 3])
     _hold(finite(game.server), awkward_clients, "the server's state holds NaN or infinity")
     _hold(finite(game.client), awkward_clients, "a client's state holds NaN or infinity")
@@ -185,7 +185,7 @@ def awkward_clients(algorithm: Algorithm[Any, Any]) -> None:
     try:
         json.dumps(game.record(), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise _broken(awkward_clients, f"`diagnostics` are no JSON values ({error})") from None
+        raise _broken(awkward_clients, f"`diagnostics` aren't JSON values ({error})") from None
 
 
 RULES: tuple[Rule, ...] = (
@@ -235,7 +235,7 @@ def _broken(rule: Callable[..., None], what: str) -> AssertionError:
 
 
 def _anew(algorithm: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
-    """Another object with the same settings, which knows of nothing else."""
+    """Another object with the same settings and no other state."""
     return type(algorithm)(**{f.name: getattr(algorithm, f.name) for f in fields(algorithm)})
 
 
@@ -273,12 +273,12 @@ class Play:
 
     @property
     def message(self) -> Message:
-        """What the server would send to everybody now."""
+        """What the server would send to all clients now."""
         message: Message = self.algorithm.broadcast(self.server, self.ids)
         return message
 
     def round(self, index: int, ids: Sequence[int] | None = None) -> None:
-        """One round of the batches whose clients are all among ``ids``, or of everybody; ``index`` is its seed."""
+        """One round of the batches whose clients are all among ``ids``, or of all; ``index`` is its seed."""
         taking_part = [p for p, b in enumerate(self.batches) if ids is None or set(b.client_ids) <= set(ids)]
         arrived = [k for p in taking_part for k in self.batches[p].client_ids]
         downlink = self.algorithm.broadcast(self.server, sorted(arrived))

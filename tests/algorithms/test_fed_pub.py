@@ -83,7 +83,7 @@ def test_hidden_layers_hardly_tell_models_apart() -> None:
         (
             {"proxy_density": 1.5},
             "the random graph has 5 blocks of 100 nodes with density 1.5: "
-            "needed are at least one block and node, and a density between 0 and 1",
+            "must have at least one block and node, and a density between 0 and 1",
         ),
     ],
 )

@@ -96,7 +96,10 @@ def test_clients_that_disagree_take_less_of_the_global_model() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"share_start": 2.0}, "share_start is 2.0 and share_sample 0.8: needed are 0 ≤ start ≤ 1, 0 < sample ≤ 1"),
+        (
+            {"share_start": 2.0},
+            "share_start is 2.0 and share_sample 0.8, but must satisfy 0 ≤ start ≤ 1 and 0 < sample ≤ 1",
+        ),
         ({"share_steps": -1}, "share_steps is -1, but must be at least 0"),
     ],
 )

@@ -103,7 +103,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--rounds", "2.5"], "error: --rounds is '2.5'"),
         (["deploy", "init", "x", "--port", "65536"], "error: --port is '65536'"),
         (["deploy", "init", "x", "--grace", "long"], "error: --grace is 'long', but must be a number"),
-        (["algorithms", "local", "fedavg"], "error: 'fedavg' is one argument too many"),
+        (["algorithms", "local", "fedavg"], "error: 'fedavg' is an unexpected argument"),
         (["inspect", "--dataset", "bank"], "error: unknown data set 'bank': choose one of arxiv, banks"),
         (["inspect", "--dataset", "banks", "--clients", "0"], "error: num_clients is 0"),
     ],

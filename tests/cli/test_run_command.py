@@ -48,7 +48,7 @@ def test_the_table_is_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run_command([*SMALL, "--seed", "3", "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
     assert "banks, fedspray2, gcn: test accuracy in %" in captured.out
-    assert "kept in" in captured.err
+    assert "saved in" in captured.err
 
 
 def test_a_toml_file_and_flags_that_override_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,7 @@ def test_a_toml_file_and_flags_that_override_it(tmp_path: Path, capsys: pytest.C
         (["--set", "distill_weight"], "--set is 'distill_weight', but must be of the form NAME=VALUE"),
         (["--algorithm", "fedspry"], "unknown algorithm 'fedspry': choose one of"),
         (["--backbone", "gnn"], "unknown backbone 'gnn': choose one of gat, gcn"),
-        (["--seed", "1", "--seeds", "2"], "seed is 1 and seeds is 2, but only one of them may be given"),
+        (["--seed", "1", "--seeds", "2"], "seed is 1 and seeds is 2, but give only one of them"),
         (["--rounds", "0"], "rounds is 0, but must be at least 1"),
         (["--rounds", "5", "--set", "rounds=6"], "rounds is given twice"),
         (["--algorithm", "fedavg", "--backbone-of", "bank_00=sage"], "fedavg averages the clients' GNNs"),
@@ -114,7 +114,9 @@ def test_resume_takes_no_other_settings(tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "run"
     first = run_json(capsys, *SMALL, "--out", str(out))
     assert run_json(capsys, "run", "--resume", str(out)) == first
-    assert "but rounds was given too" in refused(capsys, "run", "--resume", str(out), "--rounds", "9")
+    assert "reads its settings from the folder: remove rounds" in refused(
+        capsys, "run", "--resume", str(out), "--rounds", "9"
+    )
     assert "is not a run folder" in refused(capsys, "run", "--resume", str(tmp_path / "nowhere"))
 
 
@@ -210,7 +212,7 @@ def test_a_file_for_one_graph_is_not_run_on_another(
     monkeypatch.chdir(tmp_path)
     Path("x.toml").write_text('dataset = "pubmed"\npartition_dir = "partitions/PubMed"\n')
     assert run_command(["run", "x.toml", "--dataset", "physics"]) == 2
-    sentence = "node lists of pubmed, but --dataset is physics: give its own with --partition-dir"
+    sentence = "node lists of pubmed, but --dataset is physics: pass its own with --partition-dir"
     assert sentence in capsys.readouterr().err
 
 

@@ -72,7 +72,7 @@ def test_a_comparison_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["compare", "study.toml", "--jobs", "1", "--bootstrap", "50", "--json"]) == 0
     again, messages = printed(capsys)
     assert again == summary
-    assert "comparing: 8 of 8 cells are finished already" in messages
+    assert "comparing: 8 of 8 cells are already finished" in messages
     assert {file: file.stat().st_mtime_ns for file in Path("studies/cells").glob("*.json")} == stored
 
 
@@ -129,7 +129,7 @@ def test_a_failed_trial_ends_with_code_3(command: list[str], capsys: pytest.Capt
     Path("study.toml").write_text("[compare.tune.shared]\nlr = [0.01, 1e30]\n")
     assert run_command([*command, "study.toml", *SMALL, "--json"]) == 3
     content, messages = printed(capsys)
-    assert "cells failed; the same command tries them again." in messages
+    assert "cells failed; run the same command to retry them." in messages
     (search,) = content.get("searches") or content["tuning"]
     assert search["chosen"] == {"lr": 0.01}
 
@@ -165,14 +165,14 @@ def test_a_sweep_says_that_it_chooses_nothing(capsys: pytest.CaptureFixture[str]
     Path("study.toml").write_text(TOML)
     flags = ["--backbone", "gcn", "--algorithm", "fedspray", "--seeds", "1", "--jobs", "1"]
     assert run_command(["sweep", "study.toml", "--vary", "local_epochs=1,2", *flags]) == 0
-    assert "study.toml: [compare.tune] is not for sweeps, which choose nothing" in capsys.readouterr().err
+    assert "study.toml: [compare.tune] is ignored in a sweep" in capsys.readouterr().err
 
 
 def test_a_failed_cell_ends_with_code_3_and_the_other_figures(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", *SMALL, "--algorithm", "local", "--algorithm", "fedavg", "--set", "fedavg:lr=1e30"]
     assert run_command([*arguments, "--json"]) == 3
     summary, messages = printed(capsys)
-    assert "error: 1 of 2 cells failed; the same command tries them again." in messages
+    assert "error: 1 of 2 cells failed; run the same command to retry them." in messages
     assert [r["overall"]["mean"] is None for r in summary["rows"]] == [False, True]
     assert summary["failures"][0]["method"] == "fedavg"
     text = Path("studies/compare/comparison.md").read_text()
@@ -228,19 +228,19 @@ def test_a_file_can_say_what_is_searched(capsys: pytest.CaptureFixture[str]) -> 
     [
         (
             ["tune", "--rounds", "2"],
-            "there is nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]",
+            "nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]",
         ),
-        (["compare", "missing.toml"], "missing.toml is not a file, but an experiment in TOML is needed"),
+        (["compare", "missing.toml"], "missing.toml is not a file, but must be an experiment in TOML"),
         (["compare", "--set", "lr"], "--set is 'lr', but must be of the form NAME=VALUE or OWNER:NAME=VALUE"),
         (["compare", "--algorithm", "x"], "x, gcn: unknown algorithm 'x': choose one of"),
         (["compare", "--backend", "slurm"], "unknown back end 'slurm': choose one of dask, loky, ray"),
-        (["sweep", "--vary", "lr=1,2", "--set", "lr=3"], "lr is set by a flag and varied, but only one can be"),
-        (["sweep", "--vary", "nodes=200,300", "--nodes", "400"], "nodes is set by a flag and varied, but only one"),
-        (["sweep", "--vary", "rounds=2,3", "--rounds", "4"], "rounds is set by a flag and varied, but only one"),
+        (["sweep", "--vary", "lr=1,2", "--set", "lr=3"], "lr is both set by a flag and varied: do only one"),
+        (["sweep", "--vary", "nodes=200,300", "--nodes", "400"], "nodes is both set by a flag and varied"),
+        (["sweep", "--vary", "rounds=2,3", "--rounds", "4"], "rounds is both set by a flag and varied"),
         (["sweep", "--vary", "lr"], "--vary is 'lr', but must be of the form NAME=VALUE,VALUE,…"),
         (["tune", "--grid", "lr=1", "--grid", "lr=2"], "--grid names a setting twice"),
         (["tune", "--grid", "lr=0.1,0.2", "--criterion", "test"], "unknown criterion 'test': choose one of balanced"),
-        (["run", "study.toml"], "study.toml: [compare] is for `fedspray compare`, but this command takes one"),
+        (["run", "study.toml"], "study.toml: [compare] is for `fedspray compare`; this command takes one"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_writes_nothing(

@@ -100,7 +100,7 @@ def test_graphs_that_do_not_fit_are_refused_with_a_sentence(graphs: list[Graph],
 def test_without_any_label_there_is_nothing_to_learn_from() -> None:
     Federation.from_graphs([path_graph(3, labels=[UNLABELLED] * 3), path_graph(3)]).check_labels()
     alone = Federation.from_graphs([path_graph(3, labels=[UNLABELLED] * 3)], name="blank")
-    with pytest.raises(InputError, match="no client of blank has a labelled node, but at least one is needed to learn"):
+    with pytest.raises(InputError, match="no client of blank has a labelled node, but training needs at least one"):
         alone.check_labels()
 
 
@@ -121,12 +121,12 @@ def named(classes: str | None, features: str | None) -> Graph:
         (
             {"a": named("good bad", None), "b": named(None, None), "c": named("bad good", None)},
             "class 0 of client a is 'good', but that of client c is 'bad': "
-            "all must name the same ones in the same order",
+            "all clients must use the same names in the same order",
         ),
         (
             {"a": named(None, None), "b": named(None, "age debt"), "c": named(None, "age income")},
             "feature 1 of client b is 'debt', but that of client c is 'income': "
-            "all must name the same ones in the same order",
+            "all clients must use the same names in the same order",
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_name_that_one_client_gives_is_good_for_all() -> None:
 
 def test_two_clients_of_one_name_are_refused() -> None:
     client = Federation.from_graphs({"a": path_graph(3)}).clients[0]
-    with pytest.raises(InputError, match="two clients are called 'a'"):
+    with pytest.raises(InputError, match="two clients are named 'a'"):
         Federation("twins", (client, client))
 
 
@@ -228,7 +228,7 @@ def test_masks_of_numbers_are_refused() -> None:
 
 def test_a_split_of_the_wrong_length_is_refused() -> None:
     masks = [np.zeros(4, dtype=np.bool_)] * 3
-    with pytest.raises(InputError, match="the split of client a is not for 3 nodes"):
+    with pytest.raises(InputError, match="the split of client a must have 3 entries"):
         Client("a", path_graph(3), Split(*masks), np.arange(3))
 
 

@@ -16,18 +16,18 @@ def test_the_last_answer_is_kept_for_the_very_same_unchanged_tensors() -> None:
         return torch.tensor(float(len(asked)))
 
     one, two = torch.ones(2), torch.ones(2)
-    assert answers.ask("q", {"a": one}, answer) == 1
-    assert answers.ask("q", {"a": one}, answer) == 1
-    assert answers.ask("q", {"a": two}, answer) == 2  # equal, but another tensor
-    assert answers.ask("q", {"a": one}, answer) == 3  # only the last is kept
+    assert answers.cached("q", {"a": one}, answer) == 1
+    assert answers.cached("q", {"a": one}, answer) == 1
+    assert answers.cached("q", {"a": two}, answer) == 2  # equal, but another tensor
+    assert answers.cached("q", {"a": one}, answer) == 3  # only the last is kept
     one.add_(1)
-    assert answers.ask("q", {"a": one}, answer) == 4  # changed in place
-    assert answers.ask("p", {"a": one}, answer) == 5
-    assert answers.ask("q", {"a": one, "b": two}, answer) == 6
-    assert not answers.ask("q", {"a": one, "b": two}, answer).requires_grad
+    assert answers.cached("q", {"a": one}, answer) == 4  # changed in place
+    assert answers.cached("p", {"a": one}, answer) == 5
+    assert answers.cached("q", {"a": one, "b": two}, answer) == 6
+    assert not answers.cached("q", {"a": one, "b": two}, answer).requires_grad
 
 
 def test_a_copy_of_a_batch_begins_without_answers() -> None:
     batch = stack(ragged_federation())
-    batch.answers.ask("q", {}, lambda: torch.zeros(()))
-    assert replace(batch).answers.ask("q", {}, lambda: torch.ones(())) == 1
+    batch.answers.cached("q", {}, lambda: torch.zeros(()))
+    assert replace(batch).answers.cached("q", {}, lambda: torch.ones(())) == 1

@@ -91,7 +91,7 @@ def test_separate_clients_are_prepared_one_by_one(tmp_path: Path) -> None:
     assert made.split_fingerprint() == plain.split_fingerprint()
     assert build_federation("banks", clients=2, nodes=200, prepare=None).fingerprint() == plain.fingerprint()
     plain.save(tmp_path / "saved")
-    with pytest.raises(InputError, match=r"prepare 'normalise-rows' makes no sense here: .* clients are fixed"):
+    with pytest.raises(InputError, match=r"prepare 'normalise-rows' doesn't apply here: .* clients are fixed"):
         build_federation(tmp_path / "saved", prepare="normalise-rows")
 
 

@@ -76,7 +76,7 @@ def test_small_files_are_not_the_published_ones(tmp_path: Path, monkeypatch: pyt
     "choice", [{"clients": 2}, {"nodes": 50}, {"partition_seed": 1}, {"partitioner": "metis"}, {"split_scope": "graph"}]
 )
 def test_nothing_is_cut_or_drawn(choice: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"makes no sense here: ('citation' (comes as|is not cut)|only 'banks')"):
+    with pytest.raises(InputError, match=r"doesn't apply here: ('citation' (comes as|is not cut)|only 'banks')"):
         build_federation("citation", **choice)
 
 

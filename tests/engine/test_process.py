@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedspray.engine.process import tiny_numbers_are_zero
+from fedspray.engine.process import flush_denormals
 
 
 def tiny() -> float:
@@ -11,13 +11,13 @@ def tiny() -> float:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_tiny_numbers_are_zero_inside_and_as_before_outside(before: bool) -> None:
+def test_flush_denormals_inside_and_as_before_outside(before: bool) -> None:
     torch.set_flush_denormal(before)
     try:
-        with tiny_numbers_are_zero():
+        with flush_denormals():
             assert tiny() == 0
         assert (tiny() == 0) == before
-        with pytest.raises(KeyError), tiny_numbers_are_zero():
+        with pytest.raises(KeyError), flush_denormals():
             raise KeyError
         assert (tiny() == 0) == before
     finally:

@@ -79,7 +79,7 @@ def test_kill_and_start_again(tmp_path: Path, untouched: dict[str, Any], whole_g
     again, messages = finish(start(broken))
     after = finished(broken)
     assert {name: after[name] for name in before} == before  # neither lost nor run again
-    assert f"{len(before)} of 4 cells are finished already" in messages
+    assert f"{len(before)} of 4 cells are already finished" in messages
     assert len(after) == 4
     for run, started in begun.items():  # resumed, not begun anew
         assert json.loads((run / "settings.json").read_text())["started"] == started
@@ -97,7 +97,7 @@ def test_ctrl_c_leaves_the_finished_cells(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "The same command goes on from here" in err
+    assert "Run the same command to continue" in err
     assert "Traceback" not in err
     before = finished(tmp_path)
     assert 0 < len(before) < 4

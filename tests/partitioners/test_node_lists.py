@@ -53,7 +53,7 @@ def test_whatever_the_order_and_the_style(
 
 @pytest.mark.parametrize("line", ["12.5", "twelve", "-1", "20", "nan", "inf", "1 2", "0x3"])
 def test_not_a_node_id(tmp_path: Path, line: str) -> None:
-    with pytest.raises(InputError, match=rf"a\.txt, line 2: '{line}' is not a node id, .* from 0 to 19"):
+    with pytest.raises(InputError, match=rf"a\.txt, line 2: '{line}' is not a node id: .* from 0 to 19"):
         read(tmp_path, a=f"1\n{line}\n")
 
 
@@ -64,7 +64,7 @@ def test_empty_file(tmp_path: Path, text: str) -> None:
 
 
 def test_node_twice_in_one_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.txt, line 3: node 4 is on line 1 already"):
+    with pytest.raises(InputError, match=r"a\.txt, line 3: node 4 is already on line 1"):
         read(tmp_path, a="4\n5\n4.0\n")
 
 

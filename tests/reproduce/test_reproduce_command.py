@@ -49,7 +49,7 @@ def test_a_table_is_printed_and_written(capsys: pytest.CaptureFixture[str]) -> N
     summary = json.loads(captured.out)
     assert [part["part"] for part in summary["parts"]] == ["table2"]
     assert summary["files"] == ["table2.md", "table2-published.csv", "table2.csv"]
-    assert "4 of 4 cells are finished already" in captured.err
+    assert "4 of 4 cells are already finished" in captured.err
 
 
 @pytest.mark.data

@@ -82,7 +82,7 @@ def test_settings_that_a_backbone_ignores_change_nothing_and_are_refused(name: s
         check_meaning("fedavg", [name], "sgc")
     check_meaning("fedavg", [name], "gcn")
     check_meaning("fedlit", ["hidden"], "sgc")
-    with pytest.raises(InputError, match="dropout is set, but sgc ignores dropout: leave it out"):
+    with pytest.raises(InputError, match="dropout is set, but sgc ignores dropout: remove it"):
         check_meaning("fedlit", ["dropout"], "sgc")
 
 
@@ -148,7 +148,7 @@ def test_a_setting_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "    dropout: float = 0.5\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN, but a name must mean one thing"):
+    with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN, but a name must have one meaning"):
         resolve(RunSettings(algorithm="twice:Mine"))
 
 
@@ -197,7 +197,7 @@ def test_an_unknown_setting_is_met_with_what_is_meant_or_with_nothing(given: str
 @pytest.mark.parametrize("values", [{"rounds": "5"}, {"lr": "0.1"}, {"blend": "0.3"}, {"reset_optimizer": "true"}])
 def test_a_number_in_quotation_marks_is_refused_in_python(values: dict[str, Any]) -> None:
     resolve(RunSettings(values=values))  # the command line hands over texts
-    with pytest.raises(InputError, match=r"is the text '.*', but must not be in quotation marks"):
+    with pytest.raises(InputError, match=r"is the text '.*', but must be .*, without quotes"):
         run(ragged_federation(), algorithm="fedspray", **values)
 
 

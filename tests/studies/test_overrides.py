@@ -45,7 +45,7 @@ def test_rules_for_the_data_set_of_the_file_go_with_it() -> None:
 def test_node_lists_of_one_graph_do_not_cut_another() -> None:
     sentence = (
         r"x.toml: partition_dir is 'partitions/PubMed', node lists of pubmed, but --dataset is physics: "
-        r"give its own with --partition-dir"
+        r"pass its own with --partition-dir"
     )
     with pytest.raises(InputError, match=sentence):
         changed({"datasets": ["physics"]})
@@ -58,7 +58,7 @@ def test_node_lists_of_one_graph_do_not_cut_another() -> None:
         ("reference", {"a": 1}, "unknown reference"),
         ("reference", ["local"], "unknown reference"),
         ("tune", {"untuned": [["local"]]}, r"untuned is \[\['local'\]\], but must be a list of methods"),
-        ("datasets", 3, "--dataset is banks: give its own"),
+        ("datasets", 3, "--dataset is banks: pass its own"),
     ],
 )
 def test_values_of_other_kinds_are_refused_with_flags_too(key: str, value: Any, sentence: str) -> None:

@@ -146,7 +146,7 @@ def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: 
 
 def test_what_a_flag_decides_is_not_swept() -> None:
     fixed = Study.from_values({}, "x", {"": {"lr": "0.3"}})
-    with pytest.raises(InputError, match="lr is set by a flag and varied, but only one can be"):
+    with pytest.raises(InputError, match="lr is both set by a flag and varied: do only one"):
         sweep_rows(fixed, "lr", ["0.01", "0.1"])
 
 

@@ -1,7 +1,7 @@
 """Clusters of clients: the steps that GCFL and GCFL+ share, as functions of the server's state.
 
-A cluster is tested in every round in which members trained, and cut in two where they disagree. What disagreement is
-and how alike two members are is the algorithm's; it gives its settings (`Rules`) and a function.
+A cluster is tested in every round in which members trained, and cut in two if they disagree. The algorithm defines
+disagreement and similarity by its settings (`Rules`) and a function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedspray.nn import ops
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 
 OUTCOMES = ("absent", "warm-up", "small", "young", "agree", "unknown", "gap", "split", "new")
-"""What a round's test of a cluster can end with; docs/algorithms/gcfl.md explains each."""
+"""The possible outcomes of a cluster's test; docs/algorithms/gcfl.md explains each."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Tests:
 
 @dataclass(frozen=True)
 class ServerState:
-    """M clusters of the K clients that were heard of. A client that was not belongs to cluster 0."""
+    """M clusters of the K clients seen so far. Other clients belong to cluster 0."""
 
     gnn: Params
     """The clusters' models, [M, …]."""
@@ -78,13 +78,13 @@ class Rules(Protocol):
 
 Alike = Callable[["ServerState", Tensor, Tensor], Tensor | None]
 """From the state, the updates [m, P] and ids [m] of a cluster's members to how alike they are, [m, m], 1 at most; None
-if that cannot be said yet."""
+if that is not known yet."""
 Cost = Callable[[Tensor], Tensor] | None
 """From similarities to what a cut between two members costs, [m, m]; None: complete linkage."""
 
 
 def first_cluster(gnn: Params, norm_memory: int) -> ServerState:
-    """Everybody in one cluster; ``norm_memory`` norms of each client will be remembered."""
+    """All clients in one cluster; ``norm_memory`` norms of each client will be kept."""
     nobody = torch.zeros(0, dtype=torch.int64)
     return ServerState(
         gnn={name: value[None] for name, value in gnn.items()},
@@ -120,7 +120,7 @@ def taken_in(
     ids = torch.tensor(client_ids)
     sent = server.cluster_of[ids]  # the cluster whose model each client got
     updates = torch.cat([(v - server.gnn[name][sent]).flatten(1) for name, v in models.items()], dim=1)
-    trained = weights > 0  # who has nothing to train on says nothing about where it belongs
+    trained = weights > 0  # a client without training nodes doesn't show where it belongs
     server = _settle(server, updates[trained], ids[trained])
     server = _test_clusters(server, updates[trained], weights[trained], ids[trained], rules, alike, cost)
     now = server.cluster_of[ids]
@@ -160,7 +160,7 @@ def _test_clusters(
 def _test(
     server: ServerState, cluster: int, updates: Tensor, ids: Tensor, rules: Rules, alike: Alike, cost: Cost
 ) -> tuple[str, float, Tensor | None]:
-    """One cluster's outcome, its gap and, if it is to be split, the part that holds its first member, as a mask."""
+    """One cluster's outcome, its gap and, if it should split, a mask of the part with its first member."""
     reason = _why_whole(server, cluster, updates, rules)
     similar = None if reason else alike(server, updates, ids)
     if similar is None:
@@ -171,7 +171,7 @@ def _test(
 
 
 def _why_whole(server: ServerState, cluster: int, updates: Tensor, rules: Rules) -> str | None:
-    """Why a cluster need not be cut; None if it should be."""
+    """Why a cluster isn't cut; None if it should be."""
     if len(updates) == 0:
         return "absent"
     if server.round_index <= rules.warmup:
@@ -219,7 +219,7 @@ def _norms(updates: Tensor) -> tuple[float, float]:
 
 
 def grown(server: ServerState, client_ids: Sequence[int]) -> ServerState:
-    """Room for clients that are heard of for the first time."""
+    """Adds rows for clients seen for the first time."""
     names = ("cluster_of", "seen", "norms", "norm_counts")
     rows = {name: getattr(server, name) for name in names}
     longer: Any = {name: grow(value, client_ids, value.new_zeros(())) for name, value in rows.items()}
@@ -227,7 +227,7 @@ def grown(server: ServerState, client_ids: Sequence[int]) -> ServerState:
 
 
 def _split(server: ServerState, cluster: int, leaving: Tensor) -> ServerState:
-    """A new cluster with its parent's model; all norms are forgotten, as they belong to another model."""
+    """A new cluster with its parent's model; all norms are cleared, since they belong to another model."""
     cluster_of = server.cluster_of.clone()
     cluster_of[leaving] = len(server.born)
     return replace(
@@ -241,10 +241,10 @@ def _split(server: ServerState, cluster: int, leaving: Tensor) -> ServerState:
 
 
 def _settle(server: ServerState, updates: Tensor, ids: Tensor) -> ServerState:
-    """Decides where clients belong whose cluster was split in their absence.
+    """Assigns clients whose cluster was split in their absence.
 
     Such a client goes to the cluster whose members' mean update is most similar to its own, as soon as all
-    clusters in question have members at hand.
+    candidate clusters have members present.
     """
     cluster_of, seen = server.cluster_of.clone(), server.seen.clone()
     options = [_options(server, k) for k in ids.tolist()]
@@ -261,7 +261,7 @@ def _settle(server: ServerState, updates: Tensor, ids: Tensor) -> ServerState:
 
 
 def _options(server: ServerState, client: int) -> list[int]:
-    """A client's cluster, and what was split off from it since the client was seen."""
+    """A client's cluster, and the clusters split off from it since the client was last seen."""
     options = [int(server.cluster_of[client])]
     for cluster, (parent, born) in enumerate(zip(server.parent.tolist(), server.born.tolist(), strict=True)):
         if parent in options and born > server.seen[client]:

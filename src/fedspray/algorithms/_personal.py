@@ -1,4 +1,4 @@
-"""What a server keeps for each client: rows in the order of client ids, long enough for all that it has heard of."""
+"""What a server keeps per client: rows in the order of client ids, for all clients seen so far."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fedspray.nn.tree import Params
 
 
 def grow(rows: Tensor, client_ids: Sequence[int], fresh: Tensor) -> Tensor:
-    """``rows`` [M, …] with one for each of these clients; those that are new are ``fresh`` […]."""
+    """``rows`` [M, …], extended to these clients; new rows are ``fresh`` […]."""
     missing = max(client_ids, default=-1) + 1 - len(rows)
     return rows if missing <= 0 else torch.cat([rows, fresh.expand(missing, *rows.shape[1:])])
 
 
 def own_models(models: Params, start: Params, client_ids: Sequence[int]) -> Params:
-    """The models of these clients, [K, …], from ``models`` [M, …] by id; who is not there has ``start`` […]."""
+    """The models of these clients, [K, …], from ``models`` [M, …] by id; unknown clients get ``start`` […]."""
     return {name: grow(value, client_ids, start[name])[list(client_ids)] for name, value in models.items()}
 
 
 def mixed_models(models: Params, start: Params, sent: Params, shares: Tensor, client_ids: Sequence[int]) -> Params:
     """``models`` [M, …] after a round: client k gets the sum of the models sent, [K, …], times row k of ``shares``.
 
-    Clients that did not take part keep theirs.
+    Clients that sat out keep theirs.
     """
     rows = torch.tensor(client_ids)
     return {

@@ -1,10 +1,10 @@
-"""The prior shift: decisions moved towards classes that are rare at a client, by a share that validation nodes choose.
+"""The prior shift: moves decisions towards classes that are rare at a client, as far as validation nodes allow.
 
     log ŷ - a log π_k        π_k: the client's own class shares, which never leave it
 
-`shifted` makes it an option of any algorithm (``prior_shift``): the same algorithm, whose clients also count how many
-validation nodes each a gets right, and whose server chooses a from the sums of these counts. Nothing else changes, nor
-does the reported round: the loss is that of the algorithm itself. FedSpray 2 chooses by the same functions.
+`shifted` makes it an option of any algorithm (``prior_shift``): clients also count how many
+validation nodes each a gets right, and the server chooses a from their sums. Nothing else changes, not even
+the reported round, because the loss is the algorithm's own. FedSpray 2 chooses with the same functions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fedspray.nn.tree import Message, expand
 SHIFTS = tuple(i / 10 for i in range(8))
 """The shifts a that ``auto`` chooses among."""
 TOLERANCE = 0.05
-"""Share by which a shift may add to the errors on validation nodes, for minority nodes' sake."""
+"""Share by which a shift may increase the errors on validation nodes."""
 FADING = 0.5
-"""Share of the earlier counts that is kept in each round."""
+"""Share of the earlier counts kept each round."""
 _UP, _DOWN = ("shift_counts", "shift_nodes"), "prior_shift"
 
 
 def log_shares(batch: GraphBatch) -> Tensor:
-    """log π [K, C]: every class counts as if it had one training node more, so that none is 0."""
+    """log π [K, C]: with one extra training node per class, so that none is 0."""
     counts = batch.train_class_counts + 1
     return (counts / counts.sum(dim=1, keepdim=True)).log()
 
@@ -70,13 +70,13 @@ def num_val(batch: GraphBatch) -> Tensor:
 
 
 def choose(counts: Tensor, nodes: Tensor, tolerance: float, allowed: Tensor | None = None) -> int:
-    """The place with the best minority accuracy among those with at most ``tolerance`` more errors than needed.
+    """The place with the best minority accuracy among those with at most ``tolerance`` more errors than the best.
 
     Ties go to the higher overall accuracy, then to the first.
 
     Args:
         counts: [2, P]: right predictions on all and on minority nodes.
-        nodes: how many nodes they are counted over.
+        nodes: the number of nodes counted.
         tolerance: a share of the errors.
         allowed: [P], the places to choose among; None: all.
     """
@@ -90,7 +90,7 @@ def choose(counts: Tensor, nodes: Tensor, tolerance: float, allowed: Tensor | No
 
 @dataclass(frozen=True)
 class ServerState:
-    """The algorithm's own, and how the shifts did so far."""
+    """The algorithm's own, and the shifts' counts so far."""
 
     inner: Any
     shift_counts: Tensor

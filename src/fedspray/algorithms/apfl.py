@@ -88,7 +88,7 @@ class APFL(Algorithm[ServerState, ClientState]):
     )
     predict_with: str = setting(
         "average",
-        "the shared model in predictions: the server's average, or the client's own before it was averaged",
+        "the shared model in predictions: the server's average, or the client's own before averaging",
         choices=("average", "own"),
     )
 
@@ -97,7 +97,7 @@ class APFL(Algorithm[ServerState, ClientState]):
         if not 0 <= self.alpha_start <= 1:
             raise InputError(f"alpha_start is {self.alpha_start}, but must be between 0 and 1")
         if self.alpha_decay < 0 or (self.alpha_lr is not None and self.alpha_lr < 0):
-            raise InputError(f"alpha_lr is {self.alpha_lr} and alpha_decay {self.alpha_decay}: needed are numbers ≥ 0")
+            raise InputError(f"alpha_lr is {self.alpha_lr} and alpha_decay {self.alpha_decay}, but must be ≥ 0")
 
     # ---- server -----------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class APFL(Algorithm[ServerState, ClientState]):
     # ---- client -----------------------------------------------------------------------------------
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """v = w; α is 0 where nothing can be learned, since v would stay the random start for ever."""
+        """v = w; α is 0 without training nodes, since v would stay random forever."""
         gnn = self.backbone.init_params(task, batch, seed)
         return ClientState(
             personal=gnn,
@@ -156,7 +156,7 @@ class APFL(Algorithm[ServerState, ClientState]):
         return {**uplink, "num_train": self._weight(batch)}
 
     def _weight(self, batch: GraphBatch) -> Tensor:
-        """What each client counts in the mean; one without training nodes has no say."""
+        """Each client's weight in the mean; 0 without training nodes."""
         return batch.num_train if self.weighting == "train" else batch.num_train.sign()
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:

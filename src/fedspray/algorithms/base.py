@@ -1,11 +1,11 @@
 """The contract of an algorithm: a frozen dataclass of hyper-parameters and six methods that change nothing.
 
 `ClientState` never leaves its client and holds everything that must survive a round. `ServerState` is
-what the server remembers. A `Message` is the only thing that crosses. What is in none of the three
-does not exist, so a checkpoint is these trees and resuming is exact.
+what the server keeps. Only a `Message` travels. Algorithms have no other state,
+so a checkpoint is these trees and resuming is exact.
 
 Methods are written over a leading client axis: K clients in one process, or one client (K = 1) on a
-machine of its own, run the same text.
+separate machine, run the same code.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ClientT = TypeVar("ClientT")
 
 @dataclass(frozen=True, repr=False)
 class Outputs:
-    """What a training step has to compute its loss from."""
+    """What a training step computes its loss from."""
 
     logits: Tensor
     """[N, C]."""
     representation: Tensor
-    """[N, H]: what enters the output layer (the logits, where there is no hidden layer)."""
+    """[N, H]: the input of the output layer (the logits without a hidden layer)."""
     optimizer: Adam
-    """What takes the steps. A loss may use its `distance` from the start of the round."""
+    """The optimizer. A loss may use its `distance` from the start of the round."""
 
     @property
     def params(self) -> Params:
@@ -63,25 +63,25 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named sets of settings."""
     formerly: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Algorithms that this one has become with certain values, by their former name: their cells are still found."""
+    """Former algorithms that this one replaces with certain values, by name: their cells are still found."""
     class_vectors: ClassVar[tuple[str, str] | None] = None
     """For the report: the message's key that holds one vector per class, both ways, and the uplink's key that says how
     much of each class a client has; None: there are none."""
     shares_gnn: ClassVar[bool] = True
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
     ignores: ClassVar[frozenset[str]] = frozenset()
-    """Settings that every algorithm or backbone has, and that mean nothing to this one."""
+    """Common settings that have no effect in this algorithm."""
     own_network: ClassVar[bool] = False
     """Whether it builds a network of the backbone's layers, with its `hidden` and `layers`, in the backbone's place."""
     one_model: ClassVar[bool] = True
     """Whether a client trains one GNN alone, so that running statistics of a user's module are that one's."""
     backbone: Backbone = field(default_factory=GCN, metadata={"description": "the GNN"})
     local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
-    reset_optimizer: bool = setting(False, "forget Adam's moments at the start of every round")
+    reset_optimizer: bool = setting(False, "reset Adam's moments at the start of every round")
     sample_nodes: int = setting(
-        0, "inexact, for huge clients: train on this many training nodes, drawn in each round, and neighbours; 0: all"
+        0, "inexact, for huge clients: train on this many sampled training nodes per round, and neighbours; 0: all"
     )
-    fanout: int = setting(10, "with sample_nodes: neighbours drawn for a node and hop")
+    fanout: int = setting(10, "with sample_nodes: sampled neighbours per node and hop")
     unit_rows: bool = setting(False, "scale every node's features to length 1", neutral=False)
     prior_shift: float | str = setting(
         0.0, "shift decisions towards a client's rare classes by this much, or auto (by validation); 0: no", neutral=0.0
@@ -96,19 +96,17 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         if self.local_epochs < 1:
             raise InputError(f"local_epochs is {self.local_epochs}, but must be at least 1")
         if self.sample_nodes < 0 or self.fanout < 1:
-            raise InputError(
-                f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}: needed are sample_nodes ≥ 0, fanout ≥ 1"
-            )
+            raise InputError(f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}, but must be ≥ 0 and ≥ 1")
 
         if self.prior_shift != "auto" and (isinstance(self.prior_shift, str) or not 0 <= self.prior_shift <= 1):
             raise InputError(f"prior_shift is {self.prior_shift!r}, but must be between 0 and 1, or auto")
 
     def check(self, task: Task) -> None:
-        """Refuses what can be told only when the numbers of features and classes are known."""
+        """Checks that need the numbers of features and classes."""
         if self.backbone.learns_statistics(task) and not self.one_model:
             raise InputError(
                 f"backbone {getattr(self.backbone, 'target', '')!r} learns running statistics (BatchNorm?), but "
-                f"{type(self).__name__} trains two GNNs at every client, which would share them: use another algorithm"
+                f"{type(self).__name__} trains two GNNs per client, which would share them: use another algorithm"
             )
 
     @abstractmethod

@@ -79,7 +79,7 @@ class Ditto(Algorithm[ServerState, ClientState]):
         return prefixed("gnn", expand(server.gnn, len(client_ids)))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
-        """FedAvg's mean of the shared models; personal ones have no part in it."""
+        """FedAvg's mean of the shared models; without the personal ones."""
         return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
@@ -104,7 +104,7 @@ class Ditto(Algorithm[ServerState, ClientState]):
                 return supervised
             return supervised + self.proximal_weight / 2 * out.optimizer.distance(received)
 
-        # The round's seed serves both models: with dropout, each sees the masks that it would see alone.
+        # Both models use the round's seed: with dropout, each gets the masks it would get alone.
         personal, optimizer = self.fit(client.personal, client.personal_optimizer, batch, seed, loss)
         distance = ops.squared_distance(personal, received).sqrt()
         uplink = {**prefixed("gnn", shared), "num_train": batch.num_train, "distance": distance}

@@ -1,14 +1,14 @@
 """FED-PUB (Baek et al., "Personalized subgraph federated learning", ICML 2023): its similarity core.
 
-Every client gets an average of its own, in which models count that do the same. What a model does is seen on a
-random graph G that the server draws once from the seed, so no client tells anything but its weights:
+Every client gets its own average of models that behave alike. Behaviour is measured on a
+random graph G that the server draws once from the seed, so clients reveal only their weights:
 
     h_k = mean over the nodes of G of what model k computes there       functional embedding
     s_kj = cos(h_k, h_j)
     θ_k ← Σ_j α_kj θ_j,   α_kj = exp(τ s_kj) / Σ_l exp(τ s_kl)          over the clients that took part
 
 Travels down: the client's own average. Travels up: the GNN after E steps, and n_k.
-The personal sparse masks and the proximal term of the paper are left out; docs/algorithms/fed-pub.md says more.
+The personal sparse masks and the proximal term of the paper are not included; see docs/algorithms/fed-pub.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ServerState:
     """The clients' models, and what compares them."""
 
     start: Params
-    """The initial model, without a client axis: what a client gets that was not seen yet."""
+    """The initial model, without a client axis, for clients not seen yet."""
     gnn: Params
     """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
     proxy: ProxyGraph
@@ -93,10 +93,10 @@ class FedPub(Algorithm[ServerState, ClientState]):
         }
     }
 
-    sharpness: float = setting(10.0, "how fast weights fall with similarity (τ); 0 is the plain mean")
+    sharpness: float = setting(10.0, "how sharply weights follow similarity (τ); 0 is the plain mean")
     embedding: str = setting(
         "logits",
-        "what models are compared by: logits, or what enters the output layer (hidden)",
+        "what models are compared by: logits, or the output layer's input (hidden)",
         choices=("logits", "hidden"),
     )
     centre: bool = setting(False, "subtract the clients' mean embedding before comparing (not in the paper)")
@@ -106,16 +106,16 @@ class FedPub(Algorithm[ServerState, ClientState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.sharpness <= 1e30:  # beyond it single precision ends
+        if not 0 <= self.sharpness <= 1e30:  # the limit of single precision
             raise InputError(f"sharpness is {self.sharpness}, but must be from 0 to 1e30")
         if self.proxy_blocks < 1 or self.proxy_block_size < 1 or not 0 <= self.proxy_density <= 1:
             raise InputError(
                 f"the random graph has {self.proxy_blocks} blocks of {self.proxy_block_size} nodes with density "
-                f"{self.proxy_density}: needed are at least one block and node, and a density between 0 and 1"
+                f"{self.proxy_density}, but must have at least one block and node, and a density between 0 and 1"
             )
 
     def init_server(self, task: Task, seed: int) -> ServerState:
-        """The draw that Local's common start uses, and the random graph; no client is known yet."""
+        """Local's common start, and the random graph; no client is known yet."""
         start = self.backbone.draw(task, torch_generator(seed, "backbone"))
         return ServerState(start, expand(start, 0), self._draw_proxy(task, seed), torch.zeros(0, 0))
 
@@ -145,7 +145,7 @@ class FedPub(Algorithm[ServerState, ClientState]):
         return replace(server, gnn=gnn, similarity=similarity)
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """Adam without memory."""
+        """An empty optimizer."""
         return ClientState(self.empty_optimizer(self.backbone.init_params(task, batch, seed), batch))
 
     def client_update(
@@ -175,6 +175,6 @@ class FedPub(Algorithm[ServerState, ClientState]):
         return cosines(embeddings)
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
-        """The similarity matrix and the weights that follow, in the order of the record's ``trained``."""
+        """The similarity matrix and the resulting weights, in the order of the record's ``trained``."""
         shares = shares_by(server.similarity, message["num_train"], self.sharpness)
         return {"similarity": rounded(server.similarity), "shares": rounded(shares)}

@@ -67,14 +67,12 @@ class FedALA(Algorithm[ServerState, ClientState]):
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
-    mixed_layers: int = setting(1, "layers that are mixed, counted from the output (p); 0 is FedAvg")
-    share_lr: float = setting(1.0, "step size for the shares (η); 0 keeps them as they start")
+    mixed_layers: int = setting(1, "mixed layers, counted from the output (p); 0 is FedAvg")
+    share_lr: float = setting(1.0, "step size of the shares (η); 0 keeps their initial values")
     share_steps: int = setting(1, "steps of the shares in a round")
     first_share_steps: int = setting(20, "steps of the shares in the first round in which the models differ")
-    share_start: float = setting(1.0, "shares at the start: 1 takes the global model, 0 the client's own")
-    share_sample: float = setting(
-        0.8, "part of the training nodes, drawn in each round, that shares are learned on (s)"
-    )
+    share_start: float = setting(1.0, "initial shares: 1 takes the global model, 0 the client's own")
+    share_sample: float = setting(0.8, "share of the training nodes, redrawn each round, to learn the shares on (s)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,8 +81,8 @@ class FedALA(Algorithm[ServerState, ClientState]):
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
         if not 0 <= self.share_start <= 1 or not 0 < self.share_sample <= 1:
             raise InputError(
-                f"share_start is {self.share_start} and share_sample {self.share_sample}: "
-                "needed are 0 ≤ start ≤ 1, 0 < sample ≤ 1"
+                f"share_start is {self.share_start} and share_sample {self.share_sample}, "
+                "but must satisfy 0 ≤ start ≤ 1 and 0 < sample ≤ 1"
             )
 
     def init_server(self, task: Task, seed: int) -> ServerState:
@@ -92,7 +90,7 @@ class FedALA(Algorithm[ServerState, ClientState]):
         return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
-        """θ for everyone; what is taken of it is each client's business."""
+        """θ for everyone; each client decides what to take."""
         return prefixed("gnn", expand(server.gnn, len(client_ids)))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
@@ -136,7 +134,7 @@ class FedALA(Algorithm[ServerState, ClientState]):
     def _learn_shares(
         self, client: ClientState, received: Params, batch: GraphBatch, seed: int
     ) -> tuple[Params, Tensor]:
-        """Projected gradient steps on W. Where both models are the same, as in the first round, there are none."""
+        """Projected gradient steps on W. None if both models are the same, as in the first round."""
         shares = client.shares
         if self.share_lr == 0 or not shares:
             return shares, client.learned

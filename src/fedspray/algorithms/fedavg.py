@@ -1,9 +1,9 @@
 """FedAvg (McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017).
 
-θ ← Σ_k (n_k / Σ n) θ_k, with n_k the client's training nodes and θ_k what E steps from θ on L_k lead to.
+θ ← Σ_k (n_k / Σ n) θ_k, with n_k the client's training nodes and θ_k the result of E steps from θ on L_k.
 
 Travels down: the GNN. Travels up: the GNN after E steps, and n_k.
-Adam's moments stay at the client and are kept across rounds (`reset_optimizer` forgets them).
+Adam's moments stay at the client and are kept across rounds (`reset_optimizer` resets them).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FedAvg(Algorithm[ServerState, ClientState]):
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
     def init_server(self, task: Task, seed: int) -> ServerState:
-        """The same draw that Local's common start uses."""
+        """The same weights as Local's common start."""
         return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
@@ -58,7 +58,7 @@ class FedAvg(Algorithm[ServerState, ClientState]):
         return prefixed("gnn", expand(server.gnn, len(client_ids)))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
-        """The mean of the clients' models, weighted by training nodes; nobody trained: as before."""
+        """The mean of the clients' models, weighted by training nodes; unchanged if there are none."""
         return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
@@ -68,11 +68,11 @@ class FedAvg(Algorithm[ServerState, ClientState]):
     def client_update(
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
-        """E steps from the model that was received."""
+        """E steps from the received model."""
         start, memory = part_of(message, "gnn"), client.gnn_optimizer
         gnn, optimizer = self.fit(start, memory, batch, seed, lambda out: supervised_loss(out.logits, batch))
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The model that was received."""
+        """The received model."""
         return self.backbone.logits(part_of(message, "gnn"), batch)

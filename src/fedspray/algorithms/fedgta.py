@@ -1,6 +1,6 @@
 """FedGTA (Li et al., "FedGTA: topology-aware averaging for federated graph learning", VLDB 2023).
 
-Every client gets an average of its own, over the clients whose predictions, spread over their graphs, look alike.
+Every client gets its own average, over clients whose predictions, spread over their graphs, look alike.
 
     Y⁰_i = one-hot(y_i) for training nodes, else softmax(logits_i)
     Y ← α Â Y + (1-α) Y⁰, and + Y⁰ on training nodes                 `propagation_steps` times
@@ -45,7 +45,7 @@ class ServerState:
     """One model for each client that was seen so far."""
 
     start: Params
-    """The initial model, without a client axis: what a client gets that was not seen yet."""
+    """The initial model, without a client axis, for clients not seen yet."""
     gnn: Params
     """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
 
@@ -80,7 +80,7 @@ class FedGTA(Algorithm[ServerState, ClientState]):
     }
 
     similarity_threshold: float = setting(
-        0.65, "clients are averaged if the cosine of their moments exceeds this (ε); 1 is Local, -1 everybody"
+        0.65, "clients are averaged if the cosine of their moments exceeds this (ε); 1 is Local, -1 averages all"
     )
     num_moments: int = setting(13, "highest order of the moments")
     moments: str = setting("raw", "moments: raw, central, or both (hybrid)", choices=("raw", "central", "hybrid"))
@@ -95,8 +95,8 @@ class FedGTA(Algorithm[ServerState, ClientState]):
         super().__post_init__()
         if self.num_moments < 1 or self.propagation_steps < 0:
             raise InputError(
-                f"num_moments is {self.num_moments} and propagation_steps {self.propagation_steps}: "
-                "needed are num_moments ≥ 1, propagation_steps ≥ 0"
+                f"num_moments is {self.num_moments} and propagation_steps {self.propagation_steps}, "
+                "but must be ≥ 1 and ≥ 0"
             )
         if not 0 <= self.propagation_share <= 1:
             raise InputError(f"propagation_share is {self.propagation_share}, but must be from 0 to 1")
@@ -123,13 +123,13 @@ class FedGTA(Algorithm[ServerState, ClientState]):
         """[K, K]: row k is how much of each client's model goes into client k's."""
         moments, confidence = message["moments"], message["confidence"]
         direction = functional.normalize(moments, dim=1)
-        # Rounding may lift the cosine of equal clients above 1, where a threshold of 1 must keep them apart.
+        # Rounding may lift the cosine of equal clients above 1, but a threshold of 1 must keep them apart.
         similar = (direction @ direction.T).clamp(max=1) > self.similarity_threshold
         itself = torch.eye(len(confidence), dtype=torch.bool)
         weights = confidence if self.weighting == "confidence" else confidence.sign()
         shares = (similar | itself).to(weights.dtype) * weights
         totals = shares.sum(dim=1, keepdim=True)
-        # Among clients without training nodes nobody has learned anything: each keeps what it has.
+        # If no client has training nodes, each keeps its model.
         return torch.where(totals > 0, shares / totals.clamp(min=1e-30), itself.to(weights.dtype))
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:

@@ -14,7 +14,7 @@ the edges of each, and the server aligns the types of all clients before it aver
              W_1, W_out by training nodes; channel c likewise, over the clients that have an edge of type c
 
 Travels down: the network, m, and how the client's last upload was reordered. Travels up: the network, μ, the number
-of edges of each type, n_k. Moments stay. The published code's slips are not repeated; docs/algorithms/fedlit.md
+of edges of each type, n_k. Moments stay. Bugs of the published code are fixed; docs/algorithms/fedlit.md
 lists them and every other difference.
 """
 
@@ -48,7 +48,7 @@ _ALIGNED = "the server matches every client's link types with its own before it 
 
 @dataclass(frozen=True)
 class ChannelNet:
-    """The network of T channels. Weights of the channels are [T, …], so that reordering them is one index."""
+    """The network of T channels. Channel weights are [T, …], so reordering them is one index."""
 
     convolution: Layer
     hidden: int
@@ -63,7 +63,7 @@ class ChannelNet:
         }
 
     def draw(self, task: Task, generator: torch.Generator) -> Params:
-        """Glorot's weights and zero biases, different ones for each channel."""
+        """Glorot weights and zero biases, drawn per channel."""
         drawn: Params = {}
         for name, (layer, fan_in, fan_out) in self._layers(task).items():
             if name.startswith("channels."):
@@ -159,15 +159,13 @@ class FedLit(Algorithm[ServerState, ClientState]):
         }
     }
 
-    link_types: int = setting(4, "number of latent link types (T); 2, 3 and 4 are worth trying")
+    link_types: int = setting(4, "number of latent link types (T); try 2, 3 and 4")
     edge_repr: str = setting(
         "concat",
         "an edge's vector: concat (both ends, in the order of nodes) or sym (their sum and absolute difference)",
         choices=edges.REPRESENTATIONS,
     )
-    recluster: str = setting(
-        "epoch", "types are found anew in every epoch, or once a round", choices=("epoch", "round")
-    )
+    recluster: str = setting("epoch", "find types in every epoch, or once per round", choices=("epoch", "round"))
     em_steps: int = setting(1, "sweeps of assignment and means each time")
     self_loops: bool = setting(
         True, "every channel runs on all nodes; false: only on nodes with an edge of its type, without self-loops"
@@ -183,7 +181,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         choices=("everything", "nothing"),
     )
     match_parameters: bool = setting(
-        False, "choose the width that comes closest to the parameter count of the plain backbone, instead of `hidden`"
+        False, "ignore `hidden` and pick the width closest to the plain backbone's parameter count"
     )
 
     def __post_init__(self) -> None:
@@ -248,11 +246,11 @@ class FedLit(Algorithm[ServerState, ClientState]):
         return ServerState(gnn, _mean_by_type(centres, has, reference), known, cosines, counts)
 
     def _grown(self, orders: Tensor, client_ids: Sequence[int]) -> Tensor:
-        """The orders with rows for these clients too: one that never sent anything has nothing to reorder."""
+        """The orders with rows for these clients too: a new client has nothing to reorder."""
         return grow(orders, client_ids, torch.arange(self.link_types))
 
     def _reference(self, server: ServerState, message: Message) -> Tensor:
-        """What types are matched with: the server's centres, at first those of the client with most edges."""
+        """The centres to match with: the server's, at first those of the client with the most edges."""
         if server.centres.any():
             return server.centres
         return message["centres"][message["type_counts"].sum(dim=1).argmax()]
@@ -330,7 +328,7 @@ class FedLit(Algorithm[ServerState, ClientState]):
         return torch.cat(types), torch.stack(new), torch.stack(counts)
 
     def assign_types(self, projected: Tensor, centres: Tensor, batch: GraphBatch) -> Tensor:
-        """Types [E] of all edges, by centres that stay as they are."""
+        """Types [E] of all edges, by fixed centres."""
         own = zip(edges.client_edges(batch), centres, strict=True)
         return torch.cat([edges.assign(edges.edge_vectors(projected, e, self.edge_repr), c) for e, c in own])
 

@@ -4,7 +4,7 @@ FedAvg of the lower layers; the top `personal_layers` layers stay at their clien
 with the others, E steps on L_k in each round.
 
 Travels down: the shared layers. Travels up: the shared layers after training, and n_k.
-0 personal layers are FedAvg, as many as there are is Local (nothing but n_k travels). SGC has a single layer,
+0 personal layers is FedAvg, all layers is Local (only n_k travels). SGC has a single layer,
 which is then cut inside: its bias stays, its matrix travels. docs/algorithms/fedper.md lists the deviations.
 """
 
@@ -56,10 +56,10 @@ class FedPer(Algorithm[ServerState, ClientState]):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"personal_start": "own"}}
 
     personal_layers: int = setting(
-        1, "layers that stay personal, counted from the output; 0 is FedAvg, all of them are Local"
+        1, "layers that stay personal, counted from the output; 0 is FedAvg, all layers is Local"
     )
     personal_start: str = setting(
-        "common", "initial personal layers: common to all clients, or own (a draw for each)", choices=("common", "own")
+        "common", "initial personal layers: common to all clients, or own (drawn per client)", choices=("common", "own")
     )
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class FedPer(Algorithm[ServerState, ClientState]):
         return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """The personal part of the same draw (or of one for each client), and an empty optimizer."""
+        """The personal part of the same weights (or of weights drawn per client), and an empty optimizer."""
         gnn = self.backbone.init_params(task, batch, seed, common=self.personal_start == "common")
         personal = {name: gnn[name] for name in self.personal_names(task)}
         return ClientState(gnn_optimizer=self.empty_optimizer(gnn, batch), personal=personal)

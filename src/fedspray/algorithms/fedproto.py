@@ -1,14 +1,14 @@
 """FedProto (Tan et al., "Federated prototype learning across heterogeneous clients", AAAI 2022).
 
-Every client trains its own GNN; no weights travel. What travels is, for each class, the mean representation of
-the client's training nodes (its prototype). Clients are drawn to the federation's prototypes:
+Every client trains its own GNN and sends no weights but, for each class, the mean representation of
+its training nodes (its prototype). Clients are pulled towards the federation's prototypes:
 
     C_k[j] = mean of r_i over the client's training nodes of class j
     C[j]   = Σ_k a_kj C_k[j] / Σ_k a_kj          a_kj = nodes of class j (or 1 if there are any)
     client:  L_k + λ · (1 / n_k) Σ_i ‖r_i - C[y_i]‖² / H          training nodes whose class has a prototype
 
 Travels down: C, and which classes have one. Travels up: C_k and the class counts.
-A representation r is what enters the output layer; SGC has no hidden layer, so there it is the logits. A class
+A representation r is the input of the output layer; SGC has no hidden layer, so there it is the logits. A class
 that a client lacks has weight 0, one that nobody sent keeps its prototype. λ = 0 is Local, bit for bit.
 docs/algorithms/fedproto.md lists the deviations.
 """
@@ -56,7 +56,7 @@ class ClientState:
 
 @dataclass(frozen=True, kw_only=True)
 class FedProto(Algorithm[ServerState, ClientState]):
-    """Personal GNNs whose representations of a class are drawn together."""
+    """Personal GNNs whose representations of a class are pulled together."""
 
     summary: ClassVar[str] = "personal GNNs that share class means of representations"
     citation: ClassVar[str] = "Tan et al., AAAI 2022"
@@ -157,7 +157,7 @@ class FedProto(Algorithm[ServerState, ClientState]):
         if given != own:
             raise InputError(
                 f"fedproto: the federation's prototypes have {given} coordinates, but this client's representations "
-                f"have {own}: backbones may differ, but not the width of their last hidden layer"
+                f"have {own}: give all backbones the same width of the last hidden layer"
             )
 
 
@@ -171,7 +171,7 @@ def _class_means(values: Tensor, batch: GraphBatch) -> Tensor:
 
 @cache
 def _representation_width(backbone: Backbone, task: Task) -> int:
-    """H, found by asking the backbone about a single node: only it knows what it calls its representation."""
+    """H, found by running the backbone on a single node."""
     node = Graph.from_arrays(np.zeros((1, task.num_features)), np.zeros((2, 0)), None, num_classes=task.num_classes)
     batch = GraphBatch.from_graph(node)
     return backbone.representation(backbone.init_params(task, batch, 0), batch).shape[1]

@@ -1,10 +1,10 @@
 """FedProx (Li et al., "Federated optimization in heterogeneous networks", MLSys 2020).
 
-FedAvg whose clients are held back: a client that starts from the global θ minimises
+FedAvg on a leash: a client that starts from the global θ minimises
 
     L_k(θ_k) + μ/2 · ‖θ_k - θ‖²
 
-Travels down and up: as for FedAvg. The term is 0 at the start of a round and pulls the more the further a
+Travels down and up: as for FedAvg. The term is 0 at the start of a round and pulls harder the further a
 client has gone. μ = 0 is FedAvg, bit for bit. docs/algorithms/fedprox.md lists the deviations.
 """
 
@@ -74,7 +74,7 @@ class FedProx(Algorithm[ServerState, ClientState]):
         return ServerState(part_of(message, "gnn")) if message["num_train"] > 0 else server
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """Adam without memory."""
+        """An empty optimizer."""
         return ClientState(self.empty_optimizer(self.backbone.init_params(task, batch, seed), batch))
 
     def client_update(

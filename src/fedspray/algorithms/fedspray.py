@@ -1,6 +1,6 @@
 """FedSpray (Fu et al., "Federated graph learning with structure proxy alignment", KDD 2024).
 
-Every client trains a personal GNN θ. Shared are only a light feature-structure encoder
+Every client trains a personal GNN θ. Clients share only a light feature-structure encoder
 ω = {embedding g_e, fusion head g_p, feature head g_q} and one vector per class, the structure proxies S:
 
     e_i = relu(g_e(x_i))                   feature embedding
@@ -118,7 +118,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     combine: str = setting("add", "how embedding and proxy meet: add or concat", choices=("add", "concat"))
     node_proxy_start: str = setting(
         "class",
-        "node proxies begin each round at their class proxy (class), or are kept for ever (kept)",
+        "node proxies start each round at their class proxy (class), or persist (kept)",
         choices=("class", "kept"),
     )
     proxy_moments: str = setting(
@@ -132,7 +132,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     )
     encoder_init: str = setting("glorot", "initial encoder weights", choices=init.INITIALISATIONS)
     gnn_start: str = setting(
-        "common", "initial GNN weights: common to all clients, or own (a draw for each)", choices=("common", "own")
+        "common", "initial GNN weights: common to all clients, or own (drawn per client)", choices=("common", "own")
     )
     weighting: str = setting(
         "train", "the encoder's averaging weights n_k: train or all nodes", choices=("train", "all")
@@ -200,7 +200,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     # ---- client -----------------------------------------------------------------------------------
 
     def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
-        """A personal GNN, and optimizers without memory."""
+        """A personal GNN, and empty optimizers."""
         gnn = self.backbone.init_params(task, batch, seed, common=self.gnn_start == "common")
         encoder = expand(self.init_server(task, seed).encoder, batch.num_clients)
         encoder = {name: value.to(batch.dtype) for name, value in encoder.items()}
@@ -232,7 +232,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         return ClientState(gnn, gnn_optimizer, encoder_optimizer, proxies, proxy_optimizer), uplink
 
     def uplink_of_whole(self, uplink: Message, client: ClientState, message: Message, batch: GraphBatch) -> Message:
-        """With n_k and the scores of the blends, which look at all nodes of a client also if it trains on a sample."""
+        """With n_k and the scores of the blends, which use all nodes of a client even if it trains on a sample."""
         weights = batch.num_train if self.weighting == "train" else batch.rows.counts * batch.num_train.sign()
         scores = {"blend_counts": self._score_blends(client, message, batch)} if self.blend == "auto" else {}
         return {**uplink, "num_train": weights, **scores}
@@ -310,7 +310,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         slots = batch.train_rows.client_of * batch.num_classes + batch.train_labels
         sums = proxies.new_zeros(received.shape).flatten(0, 1).index_add(0, slots, proxies).view_as(received)
         means = torch.where(counts[:, :, None] > 0, sums / counts.clamp(min=1)[:, :, None], received)
-        if self.proxy_noise > 0 and self.use_proxies:  # without proxies nothing is uploaded but zeros
+        if self.proxy_noise > 0 and self.use_proxies:  # without proxies only zeros are uploaded
             draws = [
                 torch.randn(received.shape[1:], generator=torch_generator(seed, "proxy noise", k))
                 for k in batch.client_ids
@@ -353,7 +353,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     def _embed(self, message: Mapping[str, Tensor], batch: GraphBatch) -> Tensor:
         """e of all nodes, [N, D]."""
         weights = {part: message[f"encoder.embedding.{part}"] for part in ("weight", "bias")}
-        return batch.answers.ask(
+        return batch.answers.cached(
             "fedspray embedding",
             weights,
             lambda: ops.feature_linear(batch.rows, weights["weight"], weights["bias"]).relu_(),
@@ -372,9 +372,9 @@ def _head(encoder: Params, name: str, inputs: Tensor, rows: NodeRows) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FedSprayPlus(FedSpray):
-    """FedSpray whose predictions also listen to the shared feature head.
+    """FedSpray whose predictions also use the shared feature head.
 
-    The feature head q is trained and shared anyway, and the paper throws it away at prediction time. Here a prediction
+    The paper trains and shares the feature head q but discards it for prediction. Here a prediction
     is the renormalised mix (1-w) log ŷ + w log q. The weight w is chosen on validation data: each client counts its
     correct validation predictions for every w of a fixed list, the counts are added up over clients and (fading) over
     rounds, and the best w goes down with the next message.

@@ -1,6 +1,6 @@
 """FedSpray 2: personal GNNs beside one shared teacher that reads the labels around a node.
 
-Every client trains a personal GNN ŷ. Shared is a light encoder ω = {g_e, g_q, g_p, S}, the teacher:
+Every client trains a personal GNN ŷ. Clients share a light encoder ω = {g_e, g_q, g_p, S}, the teacher:
 
     e_i = relu(g_e(x_i / ‖x_i‖))           feature embedding
     q_i = softmax(g_q(e_i))                feature-only soft label
@@ -106,10 +106,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     encoder_dropout: float = setting(0.5, "share of the embedding dropped while the teacher is trained")
     blend: float | str = setting("auto", "weight of the teacher in predictions (w): a number, or auto (by validation)")
     shift: float | str = setting("auto", "exponent of the class shares in predictions (a): a number, or auto")
-    tolerance: float = setting(
-        0.05, "share by which a blend and shift may add to the errors on validation nodes, for minority nodes' sake"
-    )
-    fading: float = setting(0.5, "share of the earlier counts that is kept in each round")
+    tolerance: float = setting(0.05, "share by which a blend and shift may increase the errors on validation nodes")
+    fading: float = setting(0.5, "share of the earlier counts kept each round")
     safety: float | str = setting(
         1.0, "standard errors by which a client's blend may be behind its own GNN on its validation nodes; off: any"
     )
@@ -328,7 +326,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             fusion_logits = _fuse(encoder, embedding, histograms, batch.rows)
             return torch.cat([confidence, histograms, fusion_logits.log_softmax(dim=1)], dim=1)
 
-        known = batch.answers.ask("fedspray2 teacher", encoder, answer)
+        known = batch.answers.cached("fedspray2 teacher", encoder, answer)
         widths = [1, 2 * batch.num_classes, batch.num_classes]
         confidence, histograms, log_p = torch.split(known, widths, dim=1)
         return confidence[:, 0], histograms, log_p
@@ -353,7 +351,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         return self.loss_logits(client, message, batch) - ops.per_row(offsets, batch.rows)
 
     def _kept_logits(self, client: ClientState, batch: GraphBatch) -> Tensor:
-        return batch.answers.ask(
+        return batch.answers.cached(
             "fedspray2 kept", client.kept, lambda: self.backbone.logits(client.kept, batch).log_softmax(dim=1)
         )
 

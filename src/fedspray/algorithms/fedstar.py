@@ -9,7 +9,7 @@ stays personal. They meet by concatenation in every layer:
 
     server:  θ_s = Σ_k (n_k / Σ n) θ_s,k        θ_s = {W_emb, GCN_1 … GCN_L}
 
-Travels down: θ_s. Travels up: θ_s after E steps on all weights together, and n_k. Everything that meets features,
+Travels down: θ_s. Travels up: θ_s after E steps on all weights together, and n_k. Layers that touch features,
 the output layer included, and all moments stay. The published network is for whole graphs; this one is its
 node-level form, and docs/algorithms/fedstar.md lists what that changes.
 """
@@ -43,7 +43,7 @@ _LINEAR, _GCN = Linear(), GCNLayer()
 
 @dataclass(frozen=True)
 class DecoupledNet(Backbone):
-    """The network of two channels. As a backbone of its own it is what Local and FedAvg can be compared on.
+    """The network of two channels. As a backbone, it lets you compare Local and FedAvg on it.
 
     Weights under ``structure.`` see the graph only. With SGC there are no inner feature layers:
     logits = W_out [Â^L [X | s_0] | s_L] + b, where the hops run over C columns.
@@ -58,7 +58,7 @@ class DecoupledNet(Backbone):
         return shapes_of(self._layers(task))
 
     def draw(self, task: Task, generator: torch.Generator) -> Params:
-        """Glorot's weights and zero biases."""
+        """Glorot weights and zero biases."""
         return draw_all(self._layers(task), generator)
 
     def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
@@ -159,18 +159,20 @@ class FedStar(Algorithm[ServerState, ClientState]):
     }
 
     walk_steps: int = setting(16, "length of the random-walk embedding (return probabilities after 1, 2 … steps)")
-    degree_buckets: int = setting(16, "length of the one-hot degree embedding; the last one is for all above")
+    degree_buckets: int = setting(16, "length of the one-hot degree embedding; the last bucket is for all above")
     degree_scale: str = setting(
         "linear", "degree buckets: linear (one for each degree) or log (⌊2 log2(1+degree)⌋)", choices=("linear", "log")
     )
-    isolated_bucket: bool = setting(False, "a degree bucket of their own for nodes without neighbours")
+    isolated_bucket: bool = setting(False, "a separate degree bucket for nodes without neighbours")
     head: str = setting(
         "linear",
         "what follows the channels: linear (one layer), or published (three, with one relu; not for SGC)",
         choices=("linear", "published"),
     )
     personal_start: str = setting(
-        "common", "initial personal weights: common to all clients, or own (a draw for each)", choices=("common", "own")
+        "common",
+        "initial personal weights: common to all clients, or own (per client)",
+        choices=("common", "own"),
     )
     share: str = setting(
         "structure",
@@ -178,7 +180,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
         choices=("structure", "nothing", "everything"),
     )
     match_parameters: bool = setting(
-        False, "choose the width that comes closest to the parameter count of the plain backbone, instead of `hidden`"
+        False, "ignore `hidden` and pick the width closest to the plain backbone's parameter count"
     )
 
     def __post_init__(self) -> None:
@@ -191,7 +193,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
             raise InputError("walk_steps and degree_buckets are both 0, but the structure channel needs an input")
 
     def network(self, sizes: Task | GraphBatch) -> DecoupledNet:
-        """The network for this many features and classes; it starts from Glorot's weights whatever `init` says."""
+        """The network for this many features and classes; it starts from Glorot weights whatever `init` says."""
         task = Task(sizes.num_features, sizes.num_classes)
         plain = {f.name: getattr(self.backbone, f.name) for f in fields(Backbone)}
         convolution = layer_of(self.backbone, "fedstar")
@@ -230,7 +232,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
         return ServerState(shared, _norms(moved, 1)[0].to(server.drift.dtype))
 
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
-        """How far the shared weights moved, how long they are, and how far each client's lie from their mean."""
+        """How far the shared weights moved, their norm, and each client's distance from their mean."""
         sent = {name: value - server.shared[name] for name, value in part_of(message, "shared").items()}
         return {
             "shared_drift": float(server.drift),

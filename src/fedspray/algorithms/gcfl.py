@@ -1,7 +1,7 @@
 """GCFL (Xie, Ma, Xiong and Yang, "Federated graph classification over non-IID graphs", NeurIPS 2021), for nodes.
 
-Clients whose updates pull in different directions are put into different clusters; every cluster c has a
-model θ_c of its own. With Δ_k = θ_k - θ_c, each round and cluster (m members that trained):
+Clients whose updates pull in different directions go into different clusters; every cluster c has its
+own model θ_c. With Δ_k = θ_k - θ_c, each round and cluster (m members that trained):
 
     δ_mean = ‖ (1/m) Σ_k Δ_k ‖        δ_max = max_k ‖Δ_k‖        ρ = δ_mean / δ_max
     test:    ρ < 0.3 (auto), or δ_mean < ε1 and δ_max > ε2 (fixed)
@@ -10,7 +10,7 @@ model θ_c of its own. With Δ_k = θ_k - θ_c, each round and cluster (m member
     average: θ_c ← Σ_{k in c} (n_k / n_c) θ_k    with the new clusters
 
 Travels down: the model of the client's cluster. Travels up: the GNN after E steps, and n_k.
-docs/algorithms/gcfl.md says why the published thresholds on norms cannot work with Adam, and lists all differences.
+docs/algorithms/gcfl.md explains why the published thresholds on norms can't work with Adam, and lists all differences.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class GCFL(Algorithm[ServerState, ClientState]):
     eps1: float = setting(0.05, "fixed: a cluster is cut only if δ_mean is below this (ε1)")
     eps2: float = setting(0.1, "fixed: a cluster is cut only if δ_max is above this (ε2)")
     min_gap: float = setting(0.3, "a cut counts if similarity inside its parts exceeds that across by this; -2: always")
-    warmup: int = setting(20, "no cut in the first rounds, this many")
-    pause: int = setting(10, "no cut of a cluster that came out of a cut fewer rounds ago than this")
-    min_members: int = setting(3, "no cut of a cluster of which fewer clients trained")
+    warmup: int = setting(20, "rounds at the start without a cut")
+    pause: int = setting(10, "rounds after a cut in which its parts are not cut again")
+    min_members: int = setting(3, "fewest trained members for a cut")
     cut: str = setting(
         "relu",
         "minimum cut of relu(cos), minimum cut of cos+1, or complete linkage of cos (complete)",
@@ -94,7 +94,7 @@ class GCFL(Algorithm[ServerState, ClientState]):
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
-        """One cluster, with the draw that FedAvg and Local start from."""
+        """One cluster, with the initial weights of FedAvg and Local."""
         return _clusters.first_cluster(self.backbone.draw(task, torch_generator(seed, "backbone")), norm_memory=0)
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:

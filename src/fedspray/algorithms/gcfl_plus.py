@@ -1,13 +1,13 @@
-"""GCFL+ (Xie, Ma, Xiong and Yang, NeurIPS 2021): GCFL that compares how the clients' gradient norms went over time.
+"""GCFL+ (Xie, Ma, Xiong and Yang, NeurIPS 2021): GCFL that compares the clients' gradient norms over time.
 
 A single round's update is noisy, so the server keeps the last d norms g_k of every client and cuts a cluster by
 their distance under dynamic time warping (DTW):
 
     D_ij = DTW(g_i, g_j)        similarity = 1 - D_ij / max D        minimum cut of these weights
 
-All else is GCFL's. A cluster is cut only when all its members have d norms, and a cut clears everybody's.
+The rest is GCFL. A cluster is cut only if all its members have d norms, and a cut clears the norms of all clients.
 
-Travels up beside what GCFL sends: one number, the norm of the last local step's gradient (`sequence = "grad"`,
+Travels up in addition to GCFL: one number, the norm of the last local step's gradient (`sequence = "grad"`,
 as in the released code) or of the round's update (`"update"`, as in the paper).
 """
 
@@ -75,7 +75,7 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
     min_gap: float = setting(0.3, "a cut counts if members of a part are more alike than others by this; -2: always")
     warmup: int = setting(20, "rounds at the start without a cut")
     pause: int = setting(10, "rounds after a cut in which its parts are not cut again")
-    min_members: int = setting(3, "a cluster of which fewer clients trained is not cut")
+    min_members: int = setting(3, "fewest trained members for a cut")
     cut: str = setting(
         "minimum", "minimum cut of the similarities, or complete linkage (complete)", choices=("minimum", "complete")
     )
@@ -96,7 +96,7 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
             raise InputError(f"sequence_length is {self.sequence_length}, but must be at least 1")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
-        """One cluster with FedAvg's draw; d norms of each client will be kept."""
+        """One cluster with FedAvg's initial weights; d norms of each client will be kept."""
         gnn = self.backbone.draw(task, torch_generator(seed, "backbone"))
         return _clusters.first_cluster(gnn, norm_memory=self.sequence_length)
 
@@ -105,12 +105,12 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
         return _clusters.models_for(server, client_ids)
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
-        """Remembers the norms; tests and cuts clusters by their distances, averages inside the new ones."""
-        server = self._remember(_clusters.next_round(server, client_ids), message, torch.tensor(client_ids))
+        """Stores the norms; tests and cuts clusters by their distances, averages inside the new ones."""
+        server = self._with_norms(_clusters.next_round(server, client_ids), message, torch.tensor(client_ids))
         cost = None if self.cut == "complete" else _unchanged  # no similarity is negative
         return _clusters.taken_in(server, message, client_ids, self, self._alike, cost)
 
-    def _remember(self, server: ServerState, message: Message, ids: Tensor) -> ServerState:
+    def _with_norms(self, server: ServerState, message: Message, ids: Tensor) -> ServerState:
         """Appends this round's norm to each client's last ones."""
         norms, counts = server.norms.clone(), server.norm_counts.clone()
         newest = message["norm"].to(norms.dtype)[:, None]

@@ -1,4 +1,4 @@
-"""Local: every client trains alone; nothing travels. The yardstick of whether a federation is worth it.
+"""Local: every client trains alone; nothing travels. The yardstick for every federation.
 
 All clients start from the same weights, unless `gnn_start` says otherwise, and are evaluated and selected
 by the same rule as every other algorithm (no per-client best round, which would favour Local).
@@ -23,7 +23,7 @@ from fedspray.nn.tree import Message, Params, training_only
 
 @dataclass(frozen=True)
 class ServerState:
-    """The server knows nothing."""
+    """The server has no state."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Local(Algorithm[ServerState, ClientState]):
     shares_gnn: ClassVar[bool] = False
 
     gnn_start: str = setting(
-        "common", "initial GNN weights: common to all clients, or own (a draw for each)", choices=("common", "own")
+        "common", "initial GNN weights: common to all clients, or own (drawn per client)", choices=("common", "own")
     )
 
     def init_server(self, task: Task, seed: int) -> ServerState:

@@ -1,12 +1,12 @@
 """MOON (Li, He and Song, "Model-contrastive federated learning", CVPR 2021).
 
 FedAvg with a contrastive term. For a node, z is its representation while the client trains, z_g that of the
-global model as received, and z_p that of the model with which the client ended its last round:
+global model as received, and z_p that of the client's model after its last round:
 
     ℓ_con = -log( e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ}) )
     client:  L_k + μ · mean ℓ_con
 
-Travels down and up: as for FedAvg. The last local model stays at the client. A representation is what enters
+Travels down and up: as for FedAvg. The last local model stays at the client. A representation is the input of
 the output layer; SGC has no hidden layer, so there it is the logits. Before a client has trained, z_p is that of the
 initial model: in the run's first round z_p = z_g, and the term has no gradient. μ = 0 is FedAvg, bit for bit.
 docs/algorithms/moon.md lists the deviations.
@@ -50,7 +50,7 @@ class ClientState:
 
 @dataclass(frozen=True, kw_only=True)
 class MOON(Algorithm[ServerState, ClientState]):
-    """Federated averaging; representations are drawn to the global model's and away from the last local one's."""
+    """Federated averaging; representations are pulled towards the global model's and away from the last local one's."""
 
     summary: ClassVar[str] = "FedAvg; clients keep their representations near the global GNN's by contrast"
     citation: ClassVar[str] = "Li, He and Song, CVPR 2021"
@@ -71,8 +71,7 @@ class MOON(Algorithm[ServerState, ClientState]):
         super().__post_init__()
         if self.contrast_weight < 0 or self.temperature <= 0:
             raise InputError(
-                f"contrast_weight is {self.contrast_weight} and temperature {self.temperature}: "
-                "needed are weight ≥ 0, temperature > 0"
+                f"contrast_weight is {self.contrast_weight} and temperature {self.temperature}, but must be ≥ 0 and > 0"
             )
 
     def init_server(self, task: Task, seed: int) -> ServerState:
@@ -80,7 +79,7 @@ class MOON(Algorithm[ServerState, ClientState]):
         return ServerState(self.backbone.draw(task, torch_generator(seed, "backbone")))
 
     def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
-        """The global model for everyone, also as what to be near to."""
+        """The global model for everyone, as the start and the target."""
         return prefixed("gnn", expand(server.gnn, len(client_ids)))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:

@@ -1,7 +1,7 @@
 """SCAFFOLD (Karimireddy et al., "Stochastic controlled averaging for federated learning", ICML 2020).
 
-Client k remembers c_k, about its own gradient at the global model θ; the server remembers their mean c. Local
-steps are corrected by the difference, so that they go where all clients together would go:
+Client k keeps c_k, roughly its gradient at the global model θ; the server keeps their mean c. Local
+steps are corrected by the difference, so they go where all clients together would go:
 
     θ_k ← θ;   E times:  θ_k ← θ_k - η (∇L_k(θ_k) - c_k + c)
     c_k ← c_k - c + (θ - θ_k) / (E η)                 option II of the paper: no extra gradient is needed
@@ -9,7 +9,7 @@ steps are corrected by the difference, so that they go where all clients togethe
 
 Travels down: θ and c. Travels up: θ_k, the change of c_k, and n_k.
 The steps are plain SGD: c_k is a mean gradient only if a step is a multiple of the gradient, which Adam's are
-not. So `lr`, `adam_eps` and `reset_optimizer` have no meaning here, and `init=glorot` is the start to take for a
+not. So `lr`, `adam_eps` and `reset_optimizer` have no effect here; use `init=glorot` for a
 network with hidden layers. With one client c_k = c, and what is left is SGD.
 docs/algorithms/scaffold.md lists the deviations.
 """
@@ -55,7 +55,7 @@ class ClientState:
 
 @dataclass(frozen=True, kw_only=True)
 class SCAFFOLD(Algorithm[ServerState, ClientState]):
-    """Federated averaging of SGD steps that are corrected for what makes a client different."""
+    """Federated averaging of SGD steps, corrected for each client's drift."""
 
     summary: ClassVar[str] = "FedAvg with SGD; control variates keep clients from drifting apart"
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020"
@@ -64,7 +64,7 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
         "control.*": mean("change of the client's control"),
         "num_train": each(
             "number of training nodes; with weighting=uniform 1 if there are any",
-            "the mean control counts clients with the weight that each had last",
+            "the mean control uses each client's last weight",
             TRAIN_NODES,
         ),
     }
@@ -73,7 +73,7 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"init": "glorot", "weighting": "uniform"}}
 
     sgd_lr: float = setting(0.3, "SGD's step size at the clients (η)")
-    server_lr: float = setting(1.0, "share of the way to the clients' mean that the server goes (η_s)")
+    server_lr: float = setting(1.0, "the server's step towards the clients' mean (η_s); 1 goes all the way")
     weighting: str = setting(
         "train", "weights p_k of the clients: train nodes, or uniform", choices=("train", "uniform")
     )
@@ -106,7 +106,7 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
         steps = SGD(start, lr=self.sgd_lr, weight_decay=self.backbone.weight_decay)
         for epoch in range(self.local_epochs):
             _, logits = self.backbone.train_outputs(steps.params, batch, seed, epoch)
-            # ⟨c - c_k, θ_k⟩ has the gradient c - c_k, which is all that it is for.
+            # ⟨c - c_k, θ_k⟩ has the gradient c - c_k, which is its only purpose.
             steps.step(supervised_loss(logits, batch) + _inner(correction, steps.params))
         gnn = steps.result()
         span = self.local_epochs * self.sgd_lr
@@ -120,7 +120,7 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
         return {**uplink, "num_train": batch.num_train if self.weighting == "train" else batch.num_train.sign()}
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
-        """A step to the clients' mean; c stays exactly the mean of all controls, also of those not heard now."""
+        """A step to the clients' mean; c stays exactly the mean of all controls, absent clients included."""
         now = message["num_train"]
         if not now.any():
             return server

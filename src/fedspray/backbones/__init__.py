@@ -11,9 +11,9 @@ from fedspray.nn.layers import Layer
 
 
 def make(name: str, **settings: Any) -> Backbone:
-    """The backbone called ``name``, or ``package.module:Class`` for one's own: a Backbone or a torch.nn.Module."""
+    """The backbone called ``name``, or your own ``package.module:Class``: a Backbone or a torch.nn.Module."""
     found = find(name)
-    if "target" in found.__dataclass_fields__:  # whatever a torch.nn.Module is called
+    if "target" in found.__dataclass_fields__:  # the wrapper of a torch.nn.Module
         settings["target"] = name
     return found(**settings)
 
@@ -31,7 +31,7 @@ def find(name: str) -> type[Backbone]:
 
 
 def layer_of(backbone: Backbone, algorithm: str) -> Layer:
-    """The layer that ``backbone`` is built of, for an algorithm with a network of its own."""
+    """The layer of ``backbone``, for an algorithm that builds its own network."""
     layer = backbone.inner_layer()
     if layer is None:
         name = getattr(backbone, "target", type(backbone).__name__)

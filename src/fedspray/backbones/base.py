@@ -23,14 +23,14 @@ from fedspray.seeds import stream_key, torch_generator
 
 
 def setting(default: Any, description: str, *, choices: Sequence[str] | None = None, neutral: Any = ...) -> Any:
-    """A described hyper-parameter: the description is the command line's, the TOML's and the report's.
+    """A hyper-parameter with a description for the command line and the report.
 
     Args:
-        default: its value unless somebody gives one.
+        default: its default.
         description: one line.
         choices: the only values allowed.
-        neutral: for a setting that is added to what has results already: its value in these, whatever the default
-            becomes later. Where it has this value it is no part of a result's identity, so older results stay valid.
+        neutral: for a setting added later: its value in earlier results, whatever the default
+            becomes later. With this value it is not part of a result's identity, so older results stay valid.
     """
     late = {} if neutral is ... else {"neutral": neutral}
     return field(default=default, metadata={"description": description, "choices": choices, **late})
@@ -49,7 +49,7 @@ class Backbone(ABC):
     """A node classifier. Its fields are hyper-parameters only; weights are passed in and out."""
 
     ignores: ClassVar[frozenset[str]] = frozenset()
-    """Settings that every backbone has, and that this one has no use for."""
+    """Common settings that this backbone ignores."""
 
     hidden: int = setting(64, "width of the hidden layers")
     layers: int = setting(2, "number of layers (SGC: hops)")
@@ -73,27 +73,27 @@ class Backbone(ABC):
         if self.adam_eps <= 0:
             raise InputError(f"adam_eps is {self.adam_eps}, but must be above 0")
         if self.lr <= 0 or self.weight_decay < 0:
-            raise InputError(f"lr is {self.lr} and weight_decay {self.weight_decay}: needed are lr > 0, decay ≥ 0")
+            raise InputError(f"lr is {self.lr} and weight_decay {self.weight_decay}, but must be > 0 and ≥ 0")
 
     @property
     def feature_weights(self) -> tuple[str, ...]:
-        """Weights that meet the features, through `ops.feature_linear` and nowhere else."""
+        """Weights applied to the features, only through `ops.feature_linear`."""
         return ()
 
     def inner_layer(self) -> Layer | None:
-        """The layer that networks of other shapes are built of in this backbone's place; None: there is none."""
+        """The layer for algorithms that build their own network; None if there is none."""
         return None
 
     def init_buffers(self, task: Task, batch: GraphBatch, seed: int) -> Params:
-        """What it keeps of each client beside its weights and no gradient changes, [K, …]: running statistics."""
+        """State per client without gradients, [K, …], such as running statistics."""
         return {}
 
     def with_buffers(self, buffers: Params) -> Backbone:
-        """The same backbone for one call of an algorithm: it uses these buffers, and training puts others there."""
+        """The same backbone for one call, with these buffers, which training updates."""
         return self
 
     def learns_statistics(self, task: Task) -> bool:
-        """Whether training changes its buffers. What cannot be used at all is refused here."""
+        """Whether training changes its buffers. Refuses an unusable module."""
         return False
 
     def widths(self, task: Task) -> list[int]:
@@ -106,14 +106,14 @@ class Backbone(ABC):
 
     @abstractmethod
     def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
-        """What enters the output layer, [N, H], with weights [K, …]; None for a network without hidden layers."""
+        """The output layer's input, [N, H], with weights [K, …]; None without hidden layers."""
 
     @abstractmethod
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
-        """The output layer: class scores (logits) [N, C] from what `embed` gave."""
+        """The output layer: class scores (logits) [N, C] from the result of `embed`."""
 
     def layer_names(self, task: Task) -> list[list[str]]:
-        """The weights of each layer, from the input to the output: those that share what stands before the last dot."""
+        """The weights of each layer, from the input to the output: grouped by the name before the last dot."""
         return [list(layer) for _, layer in groupby(self.shapes(task), key=lambda name: name.rsplit(".", 1)[0])]
 
     def output_names(self, task: Task) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Backbone(ABC):
         }
 
     def init_params(self, task: Task, batch: GraphBatch, seed: int, *, common: bool = True) -> Params:
-        """Initial weights [K, …]: the same for every client, or (``common=False``) a draw for each."""
+        """Initial weights [K, …]: the same for every client, or (``common=False``) drawn per client."""
         if common:
             drawn = self.draw(task, torch_generator(seed, "backbone"))
             stacked = {name: value.contiguous() for name, value in expand(drawn, batch.num_clients).items()}
@@ -143,22 +143,22 @@ class Backbone(ABC):
         return {name: value.to(batch.dtype) for name, value in stacked.items()}
 
     def train_outputs(self, params: Params, batch: GraphBatch, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Representation [N, H] (the logits, where there is no hidden layer) and logits [N, C] of a training step."""
+        """Representation [N, H] (the logits without a hidden layer) and logits [N, C] of a training step."""
         drop = Dropout(self.dropout, batch, seed, epoch)
         hidden = self.embed(params, batch, drop)
         logits = self.classify(params, hidden, batch, drop)
         return logits if hidden is None else hidden, logits
 
     def logits(self, params: Params, batch: GraphBatch) -> Tensor:
-        """Logits for evaluation. Asked twice for the same weights, the second answer is free."""
+        """Logits for evaluation. Cached for unchanged weights."""
 
         def answer() -> Tensor:
             return self.classify(params, self.embed(params, batch, _no_dropout), batch, _no_dropout)
 
-        return batch.answers.ask(self, params, answer)
+        return batch.answers.cached(self, params, answer)
 
     def representation(self, params: Params, batch: GraphBatch) -> Tensor:
-        """What `train_outputs` gives first, without dropout and gradients: [N, H]."""
+        """The representation, as in `train_outputs` but without dropout and gradients: [N, H]."""
         with torch.no_grad():
             hidden = self.embed(params, batch, _no_dropout)
             return self.logits(params, batch) if hidden is None else hidden
@@ -169,7 +169,7 @@ class LayeredBackbone(Backbone):
     """Layers of one kind, one after the other, with an activation and dropout between them."""
 
     layer_name: ClassVar[str] = "conv"
-    """The layers are called this and their number."""
+    """Layers are named this plus their number."""
 
     @abstractmethod
     def layer(self, *, last: bool = False) -> Layer:
@@ -242,7 +242,7 @@ class Dropout:
         return hidden * keep / (1 - self._rate)
 
     def module_seed(self, client_id: int) -> int:
-        """For what a user's module draws itself in this step."""
+        """The seed for a user module's own draws in this step."""
         return stream_key(self._seed, "module", client_id, self._epoch) % 2**63
 
 

@@ -46,7 +46,7 @@ class GATLayer(Layer):
     def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor | None, edges: Edges, rows: NodeRows) -> Tensor:
         """Σ_j α_ij v_j + b with v = H W, for each head apart."""
         if edges.edge_weights is not None:
-            raise InputError("edges have weights, but gat learns its own: use gcn, sage or sgc, or leave them out")
+            raise InputError("edges have weights, but gat learns its own: use gcn, sage or sgc, or remove the weights")
         moved = ops.transform(rows, inputs, weights["weight"])
         values = moved.view(len(moved), self.heads, -1)  # [N, heads, width]
         vectors = {name: ops.per_row(weights[name][:, 0], rows).view_as(values) for name in ("source", "target")}

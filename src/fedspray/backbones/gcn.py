@@ -1,7 +1,7 @@
 """GCN (Kipf and Welling, "Semi-supervised classification with graph convolutional networks", ICLR 2017).
 
-H' = relu(Â H W + b) with Â = D^-1/2 (A + I) D^-1/2, the last layer without relu. A holds the edges' weights, if they
-have any.
+H' = relu(Â H W + b) with Â = D^-1/2 (A + I) D^-1/2, the last layer without relu. A holds the edge weights, if there
+are any.
 
 The product order is Â (H W): with sparse features this is far cheaper than a precomputed Â X.
 """

@@ -1,10 +1,10 @@
 """Any ``torch.nn.Module`` with ``forward(x, edge_index) -> logits`` as a backbone.
 
 The class is named as ``package.module:Class`` and built as ``Class(in_channels, hidden_channels,
-out_channels)``, by position. Its own initialisation is used, from a named stream, and it is run one
-client after another on dense features: right for any module, fast for none.
+out_channels)``, by position. It initialises itself, from a named stream, and runs one
+client after another on dense features: correct for any module, but slow.
 
-Buffers (BatchNorm's running statistics, GIN's ε) are each client's own: they are kept with its state and its personal
+Buffers (BatchNorm's running statistics, GIN's ε) belong to each client: they are kept with its state and its personal
 model, and never travel.
 """
 
@@ -32,7 +32,7 @@ from fedspray.seeds import torch_generator
 
 @dataclass(frozen=True)
 class ModuleBackbone(Backbone):
-    """A user's module. ``layers``, ``init`` and ``dropout`` are the module's own affair."""
+    """A user's module. It ignores ``layers``, ``init`` and ``dropout``."""
 
     ignores: ClassVar[frozenset[str]] = frozenset({"layers", "init", "dropout"})
 
@@ -40,7 +40,7 @@ class ModuleBackbone(Backbone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._class()  # refuse what cannot be found before anything begins
+        self._class()  # fail early
 
     def shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
         """Those of the module's own parameters."""
@@ -64,7 +64,7 @@ class ModuleBackbone(Backbone):
         return _try(self._class(), self, task)  # type: ignore[arg-type]  # a class is hashable
 
     def embed(self, params: Params, batch: GraphBatch, drop: Drop) -> Tensor | None:
-        """None: what is inside the module is not known."""
+        """None: the module's layers are unknown."""
         return None
 
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
@@ -135,7 +135,9 @@ class _BoundModule(ModuleBackbone):
         def answer() -> Tensor:
             return self._forward(params, self.buffers, batch, lambda hidden: hidden)[0]
 
-        return batch.answers.ask(self, {**params, **{f"buffer {name}": b for name, b in self.buffers.items()}}, answer)
+        return batch.answers.cached(
+            self, {**params, **{f"buffer {name}": b for name, b in self.buffers.items()}}, answer
+        )
 
 
 def _stacked(module: nn.Module, batch: GraphBatch) -> Params:
@@ -148,7 +150,7 @@ def _stacked(module: nn.Module, batch: GraphBatch) -> Params:
 
 @lru_cache(maxsize=64)
 def _try(module: Hashable, backbone: ModuleBackbone, task: Task) -> bool:
-    """One pass of training on a ring of eight nodes: whether it changes the buffers; ``module`` tells classes apart."""
+    """One pass of training on a ring of eight nodes: whether it changes the buffers. ``module`` is a cache key."""
     from fedspray.data.graph import Graph
 
     nodes = torch.arange(8)
@@ -170,7 +172,7 @@ def _try(module: Hashable, backbone: ModuleBackbone, task: Task) -> bool:
 
 @contextmanager
 def _global_stream() -> Iterator[None]:
-    """Torch's global stream for one thread alone, since all share it; afterwards it is as before."""
+    """Seeds torch's global stream for one thread at a time and restores it afterwards."""
     with _LOCK, torch.random.fork_rng(devices=[]):
         yield
 

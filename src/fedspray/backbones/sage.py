@@ -33,7 +33,7 @@ class SAGELayer(Layer):
         return {"weight": (fan_in, 2 * fan_out), "bias": (fan_out,)}
 
     def draw_weight(self, kind: str, rows: int, columns: int, generator: torch.Generator, *, output: bool) -> Tensor:
-        """Each half is drawn as a weight of its own, so that its scale is that of [in, out]."""
+        """Each half is drawn separately, so that its scale is that of [in, out]."""
         halves = [init.draw_weight(kind, rows, columns // 2, generator, output=output) for _ in range(2)]
         return torch.cat(halves, dim=1)
 
@@ -59,5 +59,5 @@ class SAGE(LayeredBackbone):
         return SAGELayer()
 
     def inner_layer(self) -> Layer:
-        """With the sum in the order that results of these networks were made with."""
+        """With the order of sums that earlier results used."""
         return SAGELayer(root_last=True)

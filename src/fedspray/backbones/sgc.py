@@ -32,7 +32,7 @@ class Hop(Layer):
         return {}
 
     def adjacency(self, edges: Edges) -> SparseMatrix:
-        """Â, as GCN has it."""
+        """GCN's Â."""
         return edges.gcn_adjacency
 
     def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor | None, edges: Edges, rows: NodeRows) -> Tensor:
@@ -43,7 +43,7 @@ class Hop(Layer):
 
 @dataclass(frozen=True)
 class SGC(Backbone):
-    """Simplified graph convolution: there is no hidden layer, so nothing has a width or is dropped."""
+    """Simplified graph convolution: no hidden layer, so no width and no dropout."""
 
     ignores: ClassVar[frozenset[str]] = frozenset({"hidden", "dropout"})
 

@@ -1,4 +1,4 @@
-"""``fedspray algorithms``: what can be run, and its settings."""
+"""``fedspray algorithms``: the algorithms and their settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def algorithms(
         for row in rows:
             table.add_row(*(escape(row[key]) for key in ("name", "summary", "citation")))
         output.show(table)
-        output.note("settings of one: fedspray algorithms NAME")
+        output.note("for the settings of one: fedspray algorithms NAME")
         return
     found = rows[0]
     about = escape(f"{found['summary']} ({found['citation']})")

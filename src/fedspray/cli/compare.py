@@ -21,9 +21,9 @@ def compare(
     *,
     given: knobs.Study | None = None,
     reference: Annotated[
-        str | None, flag("The method that the others are compared with.", "NAME", default="fedspray, or the first")
+        str | None, flag("The method to compare the others with.", "NAME", default="fedspray, or the first")
     ] = None,
-    bootstrap: Annotated[int, whole(0), flag("Draws of test nodes; 0 leaves it out.", "N")] = 2000,
+    bootstrap: Annotated[int, whole(0), flag("Bootstrap draws of test nodes; 0 turns it off.", "N")] = 2000,
     work: study.WorkFlags = study.WORK,
     out: study.Out = None,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""``fedspray datasets``: what ``--dataset`` takes by name."""
+"""``fedspray datasets``: the names that ``--dataset`` takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedspray.cli.output import Output
     "FEDSPRAY_DATA=/my/data fedspray datasets --json",
 )
 def datasets(*, as_json: AsJson = False) -> None:
-    """List the data sets by name, with their published counts and whether their files are at hand."""
+    """List the data sets by name, with their published counts and whether their files are here."""
     from fedspray.datasets import DataFolders, catalogue
 
     output = Output(as_json)
@@ -35,7 +35,7 @@ def datasets(*, as_json: AsJson = False) -> None:
     searched = [str(folder) for folder in (folders.data, folders.cache) if folder is not None]
     if not as_json:
         _show(output, rows)
-        output.note(f"files are looked for in {', then '.join(searched)}; what is missing is downloaded when used")
+        output.note(f"files are looked up in {', then '.join(searched)}; missing ones are downloaded on use")
     output.result({"datasets": rows, "folders": searched})
 
 

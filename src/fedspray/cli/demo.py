@@ -1,4 +1,4 @@
-"""``fedspray demo``: the point of it all, in about a minute."""
+"""``fedspray demo``: what FedSpray is for, in about a minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def demo(
         with output.busy("preparing pubmed …"):
             federation = build_federation("pubmed")
     except MissingDataError as error:
-        output.note(f"PubMed is not available here ({error}), so this is the built-in data set banks instead.")
+        output.note(f"PubMed is not available here ({error}), so this uses the built-in data set banks.")
         federation = build_federation("banks")
     output.show(clients_table(describe(federation), output.width))
     summaries = []
@@ -37,6 +37,6 @@ def demo(
     for sentence in benefit.sentences(summaries[-1]):
         output.note(sentence)
     output.note(
-        "Minority nodes are those outside their own client's largest class. "
-        "Go on with: fedspray run --help, or the Python quick start in README.md."
+        "Minority nodes are those outside their client's largest class. "
+        "Next: fedspray run --help, or the Python quick start in README.md."
     )

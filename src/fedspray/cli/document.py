@@ -1,6 +1,6 @@
-"""Writes the parts of docs/cli.md that follow from the commands: ``python -m fedspray.cli.document docs/cli.md``.
+"""Writes the generated parts of docs/cli.md: ``python -m fedspray.cli.document docs/cli.md``.
 
-They stand between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; all else on the page is written by hand.
+They are between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PART = re.compile(r"(<!-- from the code: (.+?) -->\n).*?(<!-- end -->)", re.DOT
 
 
 def document(page: str) -> str:
-    """The page with its parts made again."""
+    """The page with its parts regenerated."""
     return _PART.sub(lambda found: f"{found[1]}\n{_part(found[2])}\n{found[3]}", page)
 
 
@@ -74,7 +74,7 @@ def _command(name: str) -> Iterator[str]:
 
 
 def _parts(given: set[str]) -> Iterator[str]:
-    """The parts of an experiment whose flags a command has, and which are left out."""
+    """The parts of an experiment whose flags a command has, and which are missing."""
     for part in (DATA, TRAINING):
         names = [name for name, knob in knobs().items() if knob.part == part]
         if len(given & set(names)) > 1:  # `inspect` has one of training, the seed

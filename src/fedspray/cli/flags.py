@@ -1,4 +1,4 @@
-"""How a flag or argument is declared: what help says about it, and which numbers it takes."""
+"""How a flag or argument is declared: its help text and its limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _shown(default: Any) -> str | None:
 
 @cache
 def panel(title: str) -> Group:
-    """A box of a help page; boxes stand in the order in which they are first named."""
+    """A box of a help page; boxes appear in the order of first use."""
     return Group.create_ordered(title)
 
 
@@ -28,7 +28,7 @@ ARGUMENTS, OPTIONS, COMMANDS = panel("Arguments"), panel("Options"), panel("Comm
 
 
 def group(name: str, text: str, commands: Mapping[str, str]) -> App:
-    """A command that has commands: by name, in the order of its help page, the ``module:function`` that is called."""
+    """A command with subcommands: the ``module:function`` of each by name, in help order."""
     made = App(
         name=name,
         help=text,
@@ -55,12 +55,12 @@ def flag(
     """A flag.
 
     Args:
-        text: what help says.
-        metavar: what stands for its value.
-        name: with its dashes, if it is not that of the parameter.
+        text: its help text.
+        metavar: the placeholder for its value.
+        name: with its dashes, if it differs from the parameter's.
         box: of the help page.
-        default: what holds if it is not given, in words; otherwise the parameter's default is shown.
-        complete: the values that a shell proposes: a list, or a package such as `datasets` or `algorithms`.
+        default: the default in words; otherwise the parameter's default is shown.
+        complete: the values a shell completes: a list, or a package such as `datasets` or `algorithms`.
     """
     return Parameter(
         name=name,
@@ -113,7 +113,7 @@ def _completer(values: str | Sequence[str]) -> Callable[[Any], Iterable[str]] | 
 
 Count = Annotated[int, whole(1)]
 AsJson = Annotated[
-    bool, flag("Print one JSON object on standard output; all else goes to standard error.", name="--json")
+    bool, flag("Print one JSON object on standard output; everything else goes to standard error.", name="--json")
 ]
 
 

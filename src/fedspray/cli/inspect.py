@@ -1,4 +1,4 @@
-"""``fedspray inspect``: a federation in numbers and pictures."""
+"""``fedspray inspect``: statistics and pictures of a federation."""
 
 from __future__ import annotations
 

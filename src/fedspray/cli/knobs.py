@@ -1,4 +1,4 @@
-"""The flags of an experiment, made from its knobs: a new knob is a flag of every command that it concerns."""
+"""The flags of an experiment, made from its knobs: a new knob becomes a flag of every command it concerns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from fedspray.experiment import Experiment as ReadExperiment
 
 Given = dict[str, Any]
-"""The flags that are given, by the names of their knobs, as texts."""
+"""The given flags as texts, by the names of their knobs."""
 _LISTS = ("dataset", "algorithm", "backbone")
-"""What a study takes several of."""
+"""The knobs a study takes several values of."""
 
 
 def flags_of(chosen: Iterable[Knob], *, lists: Collection[str] = (), required: Collection[str] = ()) -> Any:
-    """The annotation of a parameter that receives the flags which are given, by name."""
+    """The annotation of a parameter that receives the given flags by name."""
     kinds = {}
     for knob in chosen:
         many: bool = knob.name in lists or knob.is_table or knob.is_list
@@ -43,7 +43,7 @@ def _described(knob: Knob, many: bool) -> Parameter:
 
 
 def usual(knob: Knob) -> str | None:
-    """What holds if it is not given, in words."""
+    """The default in words."""
     if knob.usual is not None or knob.default in (None, ()) or knob.kind == "bool" or knob.is_table:
         return knob.usual
     return str(knob.default)
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 else:
 
     @cache
-    def __getattr__(name: str) -> Any:  # made when a command that has them is called
+    def __getattr__(name: str) -> Any:  # built when a command needs them
         if name not in _CHOSEN:
             raise AttributeError(name)
         return _CHOSEN[name](list(knobs().values()))
@@ -85,7 +85,7 @@ _CHOSEN: dict[str, Callable[[list[Knob]], Any]] = {
     "Study": lambda known: _study(known, "seed"),
     "Search": lambda known: _study(known, "seed", "seeds"),
 }
-"""The flags of a run, of a run on data that others hold, of a change to it, of a federation, study or search."""
+"""The flags of a run, of a run on others' data, of a change to it, of a federation, study or search."""
 
 
 def values(given: Given | None) -> Given:
@@ -129,14 +129,14 @@ def open_federation(output: Output, given: Given) -> Federation:
 
 
 def note_tidied(output: Output, federation: Federation) -> None:
-    """Says what was done to the edges of a user's own graph, if anything was, and what would go wrong in silence."""
+    """Reports how a user's own graph was tidied, and traps that would otherwise stay silent."""
     from fedspray.data.traps import find_traps
     from fedspray.datasets import names
 
     tidied = federation.settings.get("tidied")
     if tidied:
         output.note(f"{federation.settings['dataset']}: {tidied}")
-    if federation.settings.get("dataset") not in names():  # those of the catalogue are known
+    if federation.settings.get("dataset") not in names():  # the built-in ones are known
         for trap in find_traps(federation):
             output.note(f"warning: {trap.sentence}")
 

@@ -1,4 +1,4 @@
-"""Commands whose code lies beside the package in the project's repository, and is not part of an installation."""
+"""Commands whose code is in the project's repository but not in the installed package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOLDERS = {"bench": "benchmarks", "reproduce": "reproduction"}
 
 
 def commands() -> dict[str, str]:
-    """The ``module:function`` of each, which can then be imported; none where the repository is not here."""
+    """The ``module:function`` of each, made importable; empty outside the repository."""
     for root in (Path(__file__).parents[3], Path.cwd()):
         if (root / "src" / "fedspray").is_dir() and all((root / each).is_dir() for each in _FOLDERS.values()):
             if str(root) not in sys.path:
@@ -21,9 +21,9 @@ def commands() -> dict[str, str]:
 
 
 def check_here(command: str) -> None:
-    """Refuses a command of the repository where that is not here."""
+    """Refuses a repository command outside the repository."""
     if command in _FOLDERS and not commands():
         raise InputError(
-            f"fedspray {command} is in the folder {_FOLDERS[command]} of the project's repository, which an "
-            "installation does not contain: clone the repository and run the command in it"
+            f"fedspray {command} is in the folder {_FOLDERS[command]} of the project's repository, not in the "
+            "installed package: clone the repository and run the command there"
         )

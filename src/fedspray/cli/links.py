@@ -1,4 +1,4 @@
-"""``fedspray links``: what messages can pass between clients and server."""
+"""``fedspray links``: steps for messages between clients and server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def links(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List what messages can pass between clients and server, or the settings of one."""
+    """List the steps messages can pass through between clients and server, or the settings of one."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -22,14 +22,14 @@ def local(
     grace: Grace = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a federation on this machine: a server and a site per client as processes of their own, over mutual TLS."""
+    """Run a federation on this machine: a server and one site per client, each a process, over mutual TLS."""
     from fedspray import files
     from fedspray.federate import open_data
     from fedspray.report.tables import run_table
     from fedspray.runs.settings import resolve
 
     output, experiment = Output(as_json), knobs.read(None, given)
-    resolve(experiment.run)  # refuse bad settings before any data is touched
+    resolve(experiment.run)  # check settings before touching data
     with output.busy(f"preparing {experiment.data.dataset} …"):
         federation = open_data(experiment.data)
     knobs.note_tidied(output, federation)
@@ -41,5 +41,5 @@ def local(
     files.write_json(out / "result.json", summary)
     if not as_json:
         output.show(run_table(summary))
-    output.note(f"kept in {out}; each site's personal model is in {out}/kits/SITE/models")
+    output.note(f"saved in {out}; each site's personal model is in {out}/kits/SITE/models")
     output.result(summary)

@@ -1,7 +1,7 @@
 """The ``fedspray`` command.
 
-Commands are imported when they are called, and import what they need when they run, so that ``--help`` and completion
-answer at once.
+Commands are imported when called, and import what they need when they run, so ``--help`` and completion
+are fast.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ COMMANDS = (
     *("demo", "run", "report", "algorithms", "links", "datasets", "inspect", "partition", "compare", "sweep", "tune"),
     *("plan", "new", "import", "schema", "predict", "adapt", "deploy", "site"),
 )
-"""Each is a module of this package with a function, or a group of commands, of its name."""
+"""Each is a module of this package with a function or command group of the same name."""
 _ELSEWHERE = {"import": "tables:import_files"}
-"""Except these: `import` is a word of Python's own."""
+"""Except these: `import` is a Python keyword."""
 
 EXAMPLES = (
     "fedspray run --dataset banks --rounds 50",
@@ -63,7 +63,7 @@ app.default_parameter = Parameter(negative=(), allow_repeating=True)
 @app.command(name="--debug", group=OPTIONS)
 def _debug() -> None:
     """Show the full traceback of an error; works in any position."""
-    # `run_command` finds it wherever it stands, so this is for the help page alone.
+    # `run_command` handles it in any position, so this is only for the help page.
 
 
 @app.command(name="--install-completion", group=OPTIONS)
@@ -74,7 +74,7 @@ def _install_completion() -> None:
 
 @app.command(name="--show-completion", group=OPTIONS)
 def _show_completion() -> None:
-    """Print the script that does this."""
+    """Print the completion script."""
     print(app.generate_completion(shell=_shell()), end="")
 
 
@@ -85,18 +85,18 @@ def _shell() -> Literal["zsh", "bash", "fish", "powershell"]:
         return detect_shell()
     except ShellDetectionError:
         known = "bash, zsh, fish or powershell"
-        raise InputError(f"SHELL is {os.environ.get('SHELL', '')!r}, but must name a shell: {known}") from None
+        raise InputError(f"SHELL is {os.environ.get('SHELL', '')!r}, but must be {known}") from None
 
 
 app["--help"].group = app["--version"].group = OPTIONS
-app["--help"].help, app["--version"].help = "Show this page, or that of a command.", "Print the version and stop."
+app["--help"].help, app["--version"].help = "Show this page, or a command's.", "Print the version."
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code.
 
-    0: done; 1: a bug of ours; 2: bad input, explained in one sentence;
-    3: a run that cannot go on; 130: interrupted.
+    0: done; 1: a bug in fedspray; 2: bad input;
+    3: a run that can't continue; 130: interrupted.
     """
     debug = "--debug" in arguments
     words = [word for word in arguments if word != "--debug"]
@@ -106,7 +106,7 @@ def run_command(arguments: Sequence[str]) -> int:
             show_help(app, [word for word in words if word not in ("-h", "--help")], EXAMPLES)
             return 0
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False, verbose=False)
-        if command == app.help_print:  # a group without a command
+        if command == app.help_print:  # a group without a subcommand
             show_help(app, words)
             return BAD_INPUT
         code: Any = command(*bound.args, **bound.kwargs)
@@ -124,8 +124,8 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def entry_point() -> None:
     """What the installed ``fedspray`` script calls."""
-    if "_FEDSPRAY_COMPLETE" in os.environ:  # a completion script that version 0.1 installed
-        print_error("the shell's completion is of an earlier version: run fedspray --install-completion")
+    if "_FEDSPRAY_COMPLETE" in os.environ:  # a completion script from version 0.1
+        print_error("the shell completion is from an earlier version: run fedspray --install-completion")
         sys.exit(BAD_INPUT)
     end_like_ctrl_c()
     warnings.showwarning = _show_warning
@@ -149,6 +149,6 @@ def _describe(error: Exception) -> tuple[str, int]:
         return f"{error.filename}: {error.strerror}", BAD_INPUT
     name = type(error).__name__
     return (
-        f"{name}: {error} (this is a bug in fedspray, please report it; --debug shows where it happened)",
+        f"{name}: {error} (this is a bug in fedspray, please report it; --debug shows the traceback)",
         BUG,
     )

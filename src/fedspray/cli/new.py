@@ -1,4 +1,4 @@
-"""``fedspray new``: a project folder to start from, for one's own data or a method of one's own."""
+"""``fedspray new``: a project folder for your own data or method."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def new(
     folder: Annotated[Path, argument("The new folder.", "DIR")],
     /,
     *,
-    kind: Annotated[str, flag("data: your own tables; method: an algorithm of your own.", "data|method")] = "data",
+    kind: Annotated[str, flag("data: your own tables; method: your own algorithm.", "data|method")] = "data",
 ) -> None:
-    """Start a project folder with a README whose commands work as they stand, to be changed step by step."""
+    """Start a project folder with a README whose commands work out of the box, to change step by step."""
     if kind not in KINDS:
         raise unknown("kind of project", kind, KINDS)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

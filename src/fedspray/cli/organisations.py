@@ -1,4 +1,4 @@
-"""What the commands of federations between organisations share."""
+"""Shared by the commands for federations between organisations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.console import Console
 from fedspray.cli.flags import flag
 from fedspray.errors import InputError
 
-Foreground = Annotated[bool, flag("Become the process instead of starting one: for systemd.")]
-Grace = Annotated[float, flag("Seconds that a round waits for late sites once enough trained.", "S")]
+Foreground = Annotated[bool, flag("Run in the foreground instead of starting a process: for systemd.")]
+Grace = Annotated[float, flag("Seconds a round waits for late sites once enough have trained.", "S")]
 
 
 P = ParamSpec("P")
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def organisational(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that needs NVFlare, and whose files are for their owner alone."""
+    """A command that needs NVFlare and writes private files."""
 
     @wraps(command)
     def privately(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -38,7 +38,7 @@ def organisational(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def ask(question: str, default: str | None = None) -> str:
-    """What is typed in answer to a question on standard error; Ctrl-D ends the command like Ctrl-C."""
+    """Asks on standard error and returns the typed answer; Ctrl-D ends the command like Ctrl-C."""
     while True:
         try:
             answer = Console(stderr=True).input(f"{question}: ", markup=False).strip() or default

@@ -1,7 +1,7 @@
 """What goes where: results to standard output, everything else to standard error.
 
 With ``--json`` standard output holds one JSON object and nothing else, so it can be piped; tables are
-for people and are then left out.
+for people and then go to standard error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Output:
 
     @contextmanager
     def busy(self, sentence: str) -> Iterator[None]:
-        """A spinner on standard error while something takes its time; silent when that is no terminal."""
+        """A spinner on standard error during slow steps; silent without a terminal."""
         if not self.messages.is_terminal:
             yield
             return

@@ -1,4 +1,4 @@
-"""Help pages: cyclopts' own, with the words of a command's metavars and its examples."""
+"""Help pages: cyclopts' own, with a command's metavars and examples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Page(DefaultFormatter):
 
 
 def show_help(app: App, words: Sequence[str], first: Sequence[str] = ()) -> None:
-    """Prints the page of the command or group that ``words`` name; ``first`` are the examples of no words at all."""
+    """Prints the help of the command or group named by ``words``; ``first`` are the examples of the top page."""
     chain, apps, others = app.parse_commands(words)
     shown = apps[-1]
     if others and shown.default_command is None:

@@ -1,4 +1,4 @@
-"""``fedspray partition``: make a federation once and keep it as a folder."""
+"""``fedspray partition``: build a federation once and save it as a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fedspray plan``: what a run will need, before it is run."""
+"""``fedspray plan``: predict what a run needs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def plan(
     from fedspray.runs.settings import resolve
 
     output, experiment = Output(as_json), knobs.read(config, given)
-    resolve(experiment.run)  # refuse bad settings before any data is touched
+    resolve(experiment.run)  # check settings before touching data
     with output.busy(f"trying {experiment.data.dataset} …"):
         found = make_plan(open_data(experiment.data), experiment.run, threads=threads)
     if not output.as_json:
         output.show(_table(found))
     if found.fits is False:
         output.note(
-            "Full batches will not fit into this machine's memory: use more or smaller clients, or a larger one."
+            "Full batches won't fit into memory: use smaller clients, --set sample_nodes=N or a larger machine."
         )
     output.result(found.to_json())
 

@@ -1,4 +1,4 @@
-"""One sentence for a command line that cannot be read."""
+"""One-sentence errors for bad command lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedspray.errors import ELSEWHERE, InputError, near, unknown
 
 
 def explain(error: CycloptsError) -> str:
-    """What is wrong, and which help page says what is right."""
+    """The error, and which help page to read."""
     page = " ".join(["fedspray", *(error.command_chain or ())])
     return f"{_sentence(error)} (see '{page} --help')"
 
@@ -34,7 +34,7 @@ def _sentence(error: CycloptsError) -> str:
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         return _missing(error, error.argument)
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return f"{error.unused_tokens[0]!r} is one argument too many"
+        return f"{error.unused_tokens[0]!r} is an unexpected argument"
     if isinstance(error, CoercionError) and error.token is not None:
         wanted = "true or false" if error.target_type is bool else "a number"
         return f"{error.token.keyword} is {error.token.value!r}, but must be {wanted}"
@@ -56,7 +56,7 @@ def _missing(error: MissingArgumentError, argument: Argument) -> str:
 
 
 def _unknown_option(given: str, arguments: Iterable[Argument]) -> str:
-    """Names the option that is meant, also if it is another program's word for it, or a setting."""
+    """Suggests the right option, even for another library's word or a setting."""
     from fedspray.experiment import knobs
 
     flags = {name.removeprefix("--") for each in arguments for name in each.names if name.startswith("--")}
@@ -64,11 +64,11 @@ def _unknown_option(given: str, arguments: Iterable[Argument]) -> str:
     word = option.lstrip("-").replace("-", "_")
     setting, meant = ELSEWHERE.get(word, word), near(word, sorted(flags))
     if word in knobs():
-        hint = ", which other commands have"
+        hint = ", which only other commands have"
     elif meant is not None:
         hint = f"; did you mean --{meant}?"
     elif "set" in flags and setting in ELSEWHERE.values() and setting not in knobs():
         hint = f"; did you mean --set {setting}=VALUE?"
     else:
-        hint = "; settings of algorithms and backbones are given as --set NAME=VALUE" if "set" in flags else ""
+        hint = "; set options of algorithms and backbones with --set NAME=VALUE" if "set" in flags else ""
     return f"unknown option {option}{hint}"

@@ -19,7 +19,7 @@ def report(
     out: Annotated[Path, flag("The page.", "FILE.html")] = Path("report.html"),
     reference: Annotated[
         str | None,
-        flag("The algorithm that all others are compared with.", "NAME", default="local, or else the first run"),
+        flag("The algorithm to compare the others with.", "NAME", default="local, or else the first run"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LINES = 10.0
 """Of progress, where there is no terminal."""
 MAX_SENTENCES = 30
-"""Clients that are spoken of; all of them are in result.json."""
+"""Clients printed; result.json has all of them."""
 
 
 @examples(
@@ -40,7 +40,7 @@ def run(
     given: knobs.Experiment | None = None,
     threads: Annotated[
         Count | None,
-        flag("Threads, for blocks of clients or inside products.", "N", box="Training", default="1, or the run's own"),
+        flag("Threads for training.", "N", box="Training", default="1, or the run's own"),
     ] = None,
     engine: Annotated[
         str,
@@ -51,7 +51,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, flag("A new folder for everything.", "DIR", box="Files", default="runs/…")] = None,
     resume: Annotated[
-        Path | None, flag("Continue the run in this folder to the same bits.", "DIR", box="Files")
+        Path | None, flag("Continue the run in this folder, to the same bits.", "DIR", box="Files")
     ] = None,
     checkpoint_every: Annotated[
         Count | None,
@@ -64,7 +64,7 @@ def run(
     if resume is not None:
         if given or config or out:
             named = ", ".join(sorted(given or ()) or (["FILE.toml"] if config else ["out"]))
-            raise InputError(f"--resume takes its settings from the folder, but {named} was given too")
+            raise InputError(f"--resume reads its settings from the folder: remove {named}")
         _resume(output, resume, threads, checkpoint_every, (engine, cluster))
     else:
         _begin(output, knobs.read(config, given), out, threads or 1, checkpoint_every, (engine, cluster))
@@ -85,7 +85,7 @@ def _begin(
     from fedspray.runs.settings import check_meaning, resolve
 
     settings = experiment.run
-    resolved = resolve(settings)  # refuse bad settings before any data is touched
+    resolved = resolve(settings)  # check settings before touching data
     check_meaning(settings.algorithm, settings.values, None if settings.backbone_of else settings.backbone)
     if out is not None:
         store.check_new(out, "--out", resumable=True)
@@ -109,7 +109,7 @@ def _saved(data: Data) -> Path | None:
 def _resume(
     output: Output, folder: Path, threads: int | None, checkpoint_every: int | None, where: tuple[str, str | None]
 ) -> None:
-    """Runs what is missing in a folder."""
+    """Runs the unfinished rest of a run folder."""
     from fedspray import files
     from fedspray.engine.cluster import opened
     from fedspray.experiment import Data
@@ -123,12 +123,12 @@ def _resume(
         _show(output, folder, files.read_json(folder / "result.json"))
         return
     if content["source"] is None:
-        raise InputError(f"{folder} was begun from Python: continue it there, with the same federation")
+        raise InputError(f"{folder} was started from Python: continue it there with fs.resume")
     with output.busy(f"preparing {content['dataset']} …"):
         data = Data.of(**content["source"])
         federation = open_data(data)
     if content["versions"] != store.versions():
-        output.note("this run was begun with other versions of its libraries: its bits may differ from now on")
+        output.note("this run started with other library versions: its bits may differ from now on")
     own, resolved = threads or content["threads"], resolve(settings)
     with opened(*where, threads=own, device=resolved.device, folder=_saved(data)) as cluster:
         result = _train(output, folder, federation, resolved, own, checkpoint_every, begun=False, cluster=cluster)
@@ -161,7 +161,7 @@ def _train(
                 cluster=cluster,
             )
     except KeyboardInterrupt:
-        output.note(f"stopped; everything is saved. Continue with: fedspray run --resume {folder}")
+        output.note(f"stopped and saved; continue with: fedspray run --resume {folder}")
         raise
     return result.summary()
 
@@ -179,8 +179,8 @@ def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
     if any(seed.get("sums_only") for seed in summary["seeds"]):
         output.note("figures of single clients exist only at the clients: the server saw sums only (secure-sum)")
     elif "benefit" not in summary and summary["algorithm"] != "local":
-        output.note("whether federating helped is not known: add --baseline local to train that beside the run")
-    output.note(f"kept in {folder}; look at it with: fedspray report {folder}")
+        output.note("to see which clients federating helps, add --baseline local")
+    output.note(f"saved in {folder}; view it with: fedspray report {folder}")
     output.result(summary)
 
 

@@ -29,7 +29,7 @@ def check(file: SchemaFile, /) -> None:
 
 
 def diff(first: SchemaFile, second: SchemaFile, /, *, as_json: AsJson = False) -> None:
-    """Name everything on which two schemas disagree; what files and columns are called is each one's own."""
+    """List everything on which two schemas disagree, except names of files and columns."""
     from fedspray.tables.diff import compare
     from fedspray.tables.schema import Schema
 
@@ -51,11 +51,11 @@ def count(
     *,
     nodes: Nodes = None,
     site: Annotated[str, flag("This site's name.", "NAME")],
-    out: Annotated[Path, flag("The statistics, to read and then to send.", "FILE.json")],
-    minimum: Annotated[Count, flag("Rows that must share a value before it is told.", "N")] = 10,
+    out: Annotated[Path, flag("The statistics to review and send.", "FILE.json")],
+    minimum: Annotated[Count, flag("Rows that must share a value before it is included.", "N")] = 10,
     memory: Memory = "512MB",
 ) -> None:
-    """Add up this site's rows for scales and vocabularies that all sites share, and show all that would leave."""
+    """Count this site's rows for shared scales and vocabularies, and show everything that would leave."""
     from fedspray.tables.asking import write_new
     from fedspray.tables.contribute import contribute
     from fedspray.tables.schema import Schema
@@ -67,7 +67,7 @@ def count(
     write_new(out, text)
     output.show(escape(text.rstrip()))
     held = ", ".join(f"{number} of {title}" for title, number in made.withheld.items())
-    output.note(f"that is everything in {out}; kept back, with fewer than {minimum} rows: {held or 'nothing'}")
+    output.note(f"that is everything in {out}; withheld, with fewer than {minimum} rows: {held or 'nothing'}")
     output.note(
         f"if it may leave, keep a copy in your ledger and send it: fedspray schema merge {file} … --out agreed.toml"
     )
@@ -80,7 +80,7 @@ def merge(
     *,
     out: Annotated[Path, flag("The schema with the scales, vocabularies and classes of all sites.", "FILE.toml")],
 ) -> None:
-    """Fill a schema with what the sites counted together."""
+    """Fill a schema with the sites' combined counts."""
     from fedspray.tables.asking import write_new
     from fedspray.tables.schema import Schema
     from fedspray.tables.statistics import Contribution, merge

@@ -31,7 +31,7 @@ Out = Annotated[
 
 @dataclass(frozen=True)
 class Work:
-    """How cells are run, and where they are kept."""
+    """How cells run, and where they are stored."""
 
     jobs: Annotated[Count | None, flag("Cells at a time.", "N", box="Work", default="cores / threads")] = None
     threads: Annotated[Count, flag("Threads of each worker.", "N", box="Work")] = 1
@@ -40,7 +40,7 @@ class Work:
         str | None,
         flag("Address of the Dask scheduler or the Ray head.", "ADDRESS", box="Work", default="started here"),
     ] = None
-    cells: Annotated[Path, flag("Where finished cells are kept and found.", "DIR", box="Files")] = Path("studies/cells")
+    cells: Annotated[Path, flag("Where finished cells are stored.", "DIR", box="Files")] = Path("studies/cells")
     keep_runs: Annotated[bool, flag("Keep the run folder of every cell, with its models.", box="Files")] = False
 
 
@@ -50,7 +50,7 @@ WORK = Work()
 
 @dataclass(frozen=True)
 class Workers:
-    """Runs cells and shows how they end."""
+    """Runs cells and shows their outcomes."""
 
     work: Work
     output: Output
@@ -59,7 +59,7 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.work.cells.exists() and not self.work.cells.is_dir():
-            raise InputError(f"--cells {self.work.cells} is not a folder, but finished cells are kept in one")
+            raise InputError(f"--cells {self.work.cells} is not a folder: choose one for finished cells")
 
     def run(self, title: str, cells: Sequence[Cell]) -> list[Cell]:
         """Runs cells with one progress display, and returns them as they ended."""
@@ -74,13 +74,13 @@ class Workers:
         with self.output.busy("preparing data …"):
             grid = Grid(cells, work.cells, workers, work.keep_runs)
         if grid.num_stored:
-            self.output.note(f"{title}: {grid.num_stored} of {grid.total} cells are finished already")
+            self.output.note(f"{title}: {grid.num_stored} of {grid.total} cells are already finished")
         try:
             with _display(self.output, title, grid) as on_end:
                 ended = grid.run(on_end)
         except KeyboardInterrupt:
             done = grid.num_finished
-            self.output.note(f"stopped; {done} of {grid.total} cells are finished. The same command goes on from here.")
+            self.output.note(f"stopped; {done} of {grid.total} cells are finished. Run the same command to continue.")
             raise
         self.ended.extend(ended)
         return ended
@@ -103,7 +103,7 @@ def read_study(config: Path | None, given: Given | None, reference: str | None =
     if reference is not None:
         lists["reference"] = reference
     overrides = _owned((given or {}).get("set", []))
-    for name in [name for name in flags if name in SETTINGS]:  # stronger than all that the file says
+    for name in [name for name in flags if name in SETTINGS]:  # they beat everything in the file
         overrides.setdefault("", {}).setdefault(name, flags.pop(name))
     where = "command line" if config is None else str(config)
     return Study.from_values(
@@ -116,13 +116,13 @@ _LISTS = {"dataset": "datasets", "algorithm": "algorithms", "backbone": "backbon
 
 
 def check_unset(setting: str, given: Given | None) -> None:
-    """Refuses to vary what a flag of its own has decided."""
+    """Refuses to vary a setting that a flag fixes."""
     if setting in (given or {}) and setting not in _LISTS:
-        raise InputError(f"{setting} is set by a flag and varied, but only one can be")
+        raise InputError(f"{setting} is both set by a flag and varied: do only one")
 
 
 def again(config: Path | None, given: Given | None) -> str:
-    """What runs the rows of a study again: its file, with the flags that change its values; nothing without a file."""
+    """How to rerun a study: its file and the flags that change its values; empty without a file."""
     if config is None:
         return ""
     words = [config.name]
@@ -140,7 +140,7 @@ def finish(cells: Sequence[Cell]) -> None:
     failed = [cell for cell in cells if cell.failure is not None]
     if failed:
         raise RunStopped(
-            f"{len(failed)} of {len(cells)} cells failed; the same command tries them again. "
+            f"{len(failed)} of {len(cells)} cells failed; run the same command to retry them. "
             f"The first: {failed[0]}: {failed[0].failure}"
         )
 
@@ -155,7 +155,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def _display(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Cell], None]]:
-    """One bar for the whole grid on a terminal, one line for each finished cell elsewhere; failures always."""
+    """One bar for the whole grid on a terminal, one line per finished cell elsewhere; failures always."""
     if grid.num_stored == grid.total:
         yield lambda cell: None
     elif not output.messages.is_terminal:

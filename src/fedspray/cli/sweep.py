@@ -26,7 +26,7 @@ def sweep(
     out: study.Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one setting over a list of values and draw both accuracies over it."""
+    """Vary one setting over a list of values and plot both accuracies."""
     from fedspray.report.comparisons import sweep_csv, sweep_sheet
     from fedspray.report.files import check_target, write_file
     from fedspray.report.sweeps import sweep_png
@@ -36,7 +36,7 @@ def sweep(
     output = Output(as_json)
     wanted, workers = study.read_study(config, given), study.Workers(work, output)
     if wanted.search is not None:
-        output.note(f"{config}: [compare.tune] is not for sweeps, which choose nothing")
+        output.note(f"{config}: [compare.tune] is ignored in a sweep")
     setting, values = study.listed("--vary", vary)
     study.check_unset(setting, given)
     rows = sweep_rows(wanted, setting, values)

@@ -43,9 +43,11 @@ def import_files(
     out: Annotated[
         Path | None, flag("The new folder of a federation or client, or one graph in npz format.", "DIR|FILE.npz")
     ] = None,
-    client: Annotated[str | None, flag("All rows are of this client: make its folder alone.", "NAME")] = None,
+    client: Annotated[str | None, flag("All rows belong to this client: write only its folder.", "NAME")] = None,
     suggest: Annotated[Path | None, flag("Look at the files and write a first schema to edit.", "FILE.toml")] = None,
-    strict: Annotated[bool, flag("Refuse the files if any row has a problem; else such rows are left out.")] = False,
+    strict: Annotated[
+        bool, flag("Refuse the files if any row has a problem; by default such rows are skipped.")
+    ] = False,
     memory: Memory = "512MB",
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +56,7 @@ def import_files(
 
     output = Output(as_json)
     if (out is None) == (suggest is None):
-        raise InputError("give either --out, what to make, or --suggest, a schema to write")
+        raise InputError("give either --out (what to build) or --suggest (a schema to write)")
     files = asking.Files(schema, nodes, edges, graph, memory)
     if suggest is not None:
         with progress(output) as told:
@@ -69,7 +71,7 @@ def import_files(
     for sentence in done.problem_rows:
         output.note(sentence)
     for kind, number in done.problems.items():
-        output.note(f"{number:,} {'row' if number == 1 else 'rows'} left out: {kind}")
+        output.note(f"{number:,} {'row' if number == 1 else 'rows'} skipped: {kind}")
     for note in done.notes:
         output.note(note)
     for trap in done.traps:

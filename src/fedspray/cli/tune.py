@@ -28,7 +28,7 @@ def tune(
     *,
     grid: Annotated[
         list[str] | None,
-        flag("A setting and the values to try; repeatable. Or [compare.tune] in the file says it.", "NAME=A,B,…"),
+        flag("A setting and the values to try; repeatable. Default: [compare.tune] in the file.", "NAME=A,B,…"),
     ] = None,
     given: knobs.Search | None = None,
     tuning_seeds: Annotated[
@@ -37,7 +37,7 @@ def tune(
     criterion: Annotated[
         str | None,
         flag(
-            "What is best at the best trial: mean, overall, minority, balanced, loss …",
+            "The criterion for the best trial: mean, overall, minority, balanced, loss …",
             "NAME",
             default="the file's, or mean",
         ),
@@ -47,7 +47,7 @@ def tune(
     out: study.Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose settings from a grid by validation accuracy; test nodes are not looked at."""
+    """Choose settings from a grid by validation accuracy; test nodes are never used."""
     from fedspray.report.comparisons import search_sheet
     from fedspray.report.files import check_target, write_file
     from fedspray.studies.tuning import chosen_toml, tune_rows
@@ -72,7 +72,7 @@ def tune(
 def _search(
     wanted: Study, grid: Sequence[str] | None, seeds: int | None, criterion: str | None, trials: int | None
 ) -> Search:
-    """The search of the file, changed by flags; with ``--grid``, that takes the place of all its grids."""
+    """The file's search, changed by flags; ``--grid`` replaces all its grids."""
     from fedspray.studies.tuning import FIRST_SEED, Search
 
     methods = list(wanted.methods)
@@ -82,13 +82,13 @@ def _search(
     if grid:
         names = dict(study.listed("--grid", item) for item in grid)
         if len(names) < len(grid):
-            raise InputError("--grid names a setting twice, but all its values go into one --grid NAME=A,B,…")
+            raise InputError("--grid names a setting twice: put all its values into one --grid NAME=A,B,…")
         basis = wanted.search or Search()
         search = replace(basis, grid=dict.fromkeys(methods, names), shared={}, untuned=(), **given)
     elif wanted.search is not None:
         search = replace(wanted.search, **given)
     else:
-        raise InputError("there is nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]")
+        raise InputError("nothing to choose: give --grid NAME=A,B,…, or a file with [compare.tune]")
     search.check(methods, wanted.seeds)
     wanted.check_search(search)
     return search

@@ -1,1 +1,1 @@
-"""Graphs, federations of graphs, and what can be said about them."""
+"""Graphs, federations and their statistics."""

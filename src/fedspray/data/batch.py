@@ -28,7 +28,7 @@ class GraphBatch:
     """K clients as one graph. Build it with `GraphBatch.from_clients`."""
 
     client_ids: tuple[int, ...]
-    """Each client's index in its federation: what random draws are keyed by."""
+    """Each client's index in its federation, which keys random draws."""
     num_features: int
     num_classes: int
     dtype: torch.dtype
@@ -47,7 +47,7 @@ class GraphBatch:
     edge_weights: NDArray[np.float64] | None = None
     """[E]: a positive number for each edge; None: all count alike."""
     answers: LastAnswers = field(default_factory=LastAnswers, init=False)
-    """What was last computed from this batch and some weights; a copy of the batch begins without."""
+    """Cached results for this batch and some weights; copies of the batch start empty."""
 
     def __repr__(self) -> str:
         sizes = count(self.num_clients, "client"), count(self.num_nodes, "node"), count(self.num_features, "feature")
@@ -123,7 +123,7 @@ class GraphBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are. What is drawn or counted is on the CPU, whatever this is."""
+        """Where the tensors are. Draws and counts are always on the CPU."""
         return self.labels.device
 
     def to(self, device: torch.device) -> GraphBatch:
@@ -150,7 +150,7 @@ class GraphBatch:
 
     @cached_property
     def dense_features(self) -> Tensor:
-        """[N, F]: for what cannot use sparse ones."""
+        """[N, F]: for code that can't use sparse ones."""
         return self.rows.dense(self.num_features)
 
     @cached_property
@@ -199,7 +199,7 @@ class GraphBatch:
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """[2, 2E]: both directions, as PyTorch Geometric wants them."""
+        """[2, 2E]: both directions, as in PyTorch Geometric."""
         return torch.from_numpy(np.concatenate([self.edges, self.edges[::-1]], axis=1)).to(self.device)
 
     @cached_property

@@ -1,6 +1,6 @@
 """`Federation`: the clients' graphs, their common task and their train/validation/test splits.
 
-On disk a federation is a folder. Each client has a sub-folder of its own that says everything about
+On disk a federation is a folder. Each client has a sub-folder that holds everything about
 that client, so one organisation's data can be handed over alone; the manifest at the top lists the
 content hash of every file, and loading refuses a folder that does not match it::
 
@@ -37,7 +37,7 @@ from fedspray.errors import InputError
 
 FORMAT = 1
 _SAVED = "a saved federation or client"
-"""Version of the folder layout; raised when a reader of the old one would go wrong."""
+"""Version of the folder layout; raised when old readers would misread it."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Task:
         return line(self, count(self.num_features, "feature"), count(self.num_classes, "class", "classes"))
 
     def difference(self, graph: Graph) -> tuple[str, str, str] | None:
-        """The first class or feature that a graph names otherwise: which one, the graph's name for it, the task's.
+        """The first class or feature that a graph names differently: which one, the graph's name, the task's name.
 
-        None if there is none. What one of them does not name is not compared.
+        None if there is none. Missing names are not compared.
         """
         for what in ("class", "feature"):
             given, known = (getattr(side, f"{what}_names") for side in (graph, self))
@@ -91,7 +91,7 @@ class Client:
         if other is not None:
             raise InputError(f"the split of client {self.name} has masks of type {other}, but they must be boolean")
         if any(mask.shape != (self.graph.num_nodes,) for mask in masks):
-            raise InputError(f"the split of client {self.name} is not for {self.graph.num_nodes} nodes")
+            raise InputError(f"the split of client {self.name} must have {self.graph.num_nodes} entries")
         if (np.sum(masks, axis=0) > 1).any():
             raise InputError(f"the split of client {self.name} has a node in two parts, but parts must be disjoint")
         if not self.graph.labelled[masks[0] | masks[1] | masks[2]].all():
@@ -150,7 +150,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part, and in what: a federation without its data, which is all that its server knows."""
+    """A federation without its data: all that its server knows."""
 
     name: str
     clients: tuple[str, ...]
@@ -178,14 +178,14 @@ class Federation:
 
     def __post_init__(self) -> None:
         if not self.clients:
-            raise InputError("the federation has no clients, but at least one is needed")
+            raise InputError("the federation has no clients, but needs at least one")
         twice = repeated(client.name for client in self.clients)
         if twice is not None:
-            raise InputError(f"two clients are called {twice!r}, but names must differ")
+            raise InputError(f"two clients are named {twice!r}, but names must differ")
         for what in ("num_features", "num_classes"):
             values = {client.name: getattr(client.graph, what) for client in self.clients}
             if len(set(values.values())) > 1:
-                raise InputError(f"clients disagree on {what}: {values}, but all must be equal")
+                raise InputError(f"clients disagree on {what}: {values}, but must agree")
         for what in ("class", "feature"):
             _check_names_agree(what, self.clients)
 
@@ -207,7 +207,7 @@ class Federation:
 
     @property
     def task(self) -> Task:
-        """Features and classes, the same for all clients; their names, if any client has them."""
+        """Features and classes, the same for all clients, with names if any client has them."""
         graphs = [client.graph for client in self.clients]
         class_names = next((graph.class_names for graph in graphs if graph.class_names is not None), None)
         feature_names = next((graph.feature_names for graph in graphs if graph.feature_names is not None), None)
@@ -244,9 +244,9 @@ class Federation:
             name: what to call the federation.
             seed: draws the splits.
             split: percent of the labelled nodes for training, validation and test.
-            split_scope: ``client`` if every client draws its own, ``graph`` if one is drawn on the whole graph, so
-                that clients may have other shares.
-            settings: provenance to remember.
+            split_scope: ``client``: every client draws its own; ``graph``: one split of the whole graph, so
+                clients' shares may differ.
+            settings: provenance to store.
         """
         given = parts if isinstance(parts, Mapping) else dict(zip(_default_names(len(parts)), parts, strict=True))
         named = {key: as_integers(f"the nodes of client {key}", nodes) for key, nodes in given.items()}
@@ -271,7 +271,7 @@ class Federation:
         split: str = SPLIT,
         settings: Mapping[str, Any] | None = None,
     ) -> Federation:
-        """Makes a federation of graphs that are separate already: one client for each."""
+        """Makes a federation from separate graphs, one client each."""
         if isinstance(graphs, Mapping):
             named: Mapping[str, Graph] = graphs
         else:
@@ -282,17 +282,17 @@ class Federation:
         return cls(name, clients, {**(settings or {}), **rule.settings(), "split_seed": seed})
 
     def check_labels(self, keep_split: bool = False) -> None:
-        """Refuses a federation that nobody can learn from; it can still be looked at and cut.
+        """Refuses a federation without anything to learn from; it can still be inspected and cut.
 
         Args:
-            keep_split: whether its own splits are used, and not others drawn.
+            keep_split: whether its own splits are used instead of new ones.
         """
         if not any(client.graph.labelled.any() for client in self.clients):
-            raise InputError(f"no client of {self.name} has a labelled node, but at least one is needed to learn from")
+            raise InputError(f"no client of {self.name} has a labelled node, but training needs at least one")
         if not keep_split:
             self._check_drawable(None)
         elif not any(client.split.train.any() for client in self.clients):
-            raise InputError(f"no client of {self.name} has a training node, but at least one is needed to learn from")
+            raise InputError(f"no client of {self.name} has a training node, but training needs at least one")
 
     def fingerprint(self) -> str:
         """sha256 of the clients' names and graphs (not of their splits): the same arrays, the same digest."""
@@ -303,13 +303,13 @@ class Federation:
         return _digest(part for client in self.clients for part in _split_bytes(client))
 
     def without_test(self) -> Federation:
-        """The same clients and splits, but nobody is a test node: for choosing settings on validation data."""
+        """The same clients and splits without test nodes, for choosing settings on validation data."""
         nobody = (np.zeros(client.graph.num_nodes, dtype=np.bool_) for client in self.clients)
         clients = (replace(c, split=replace(c.split, test=mask)) for c, mask in zip(self.clients, nobody, strict=True))
         return replace(self, clients=tuple(clients))
 
     def with_split(self, seed: int, split: str | None = None, split_scope: str | None = None) -> Federation:
-        """The same clients with their splits drawn anew from ``seed``: as always, or as is said here."""
+        """The same clients with new splits drawn from ``seed``, by the given rule or the federation's own."""
         self._check_drawable(split)
         own = SplitRule.of(self.settings)
         known = SplitRule(split or own.split, split_scope or own.split_scope)
@@ -323,11 +323,11 @@ class Federation:
         fixed = self.settings.get("own_split")
         if fixed is not None and split is None:
             raise InputError(
-                f"{self.name} has a split of its own ({fixed}): --keep-split uses it, --split {SPLIT} draws others"
+                f"{self.name} has its own split ({fixed}): keep it with --keep-split, or draw one with --split {SPLIT}"
             )
 
     def save(self, folder: str | Path) -> None:
-        """Writes the federation as a new folder; the folder appears only when it is complete."""
+        """Writes the federation as a new folder; the folder appears once it is complete."""
         target = Path(folder)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise InputError(f"{target} exists already and is not empty: choose a new folder")
@@ -386,7 +386,7 @@ def _default_names(count: int) -> list[str]:
 
 
 def _check_names_agree(what: str, clients: Sequence[Client]) -> None:
-    """Training goes by numbers alone, so class (or feature) i must mean the same wherever it has a name."""
+    """Training uses numbers only, so class (or feature) i must have the same name everywhere."""
     named = [(client.name, getattr(client.graph, f"{what}_names")) for client in clients]
     named = [(name, names) for name, names in named if names is not None]
     for name, names in named[1:]:
@@ -395,13 +395,13 @@ def _check_names_agree(what: str, clients: Sequence[Client]) -> None:
         if place is not None:
             raise InputError(
                 f"{what} {place} of client {first} is {expected[place]!r}, but that of client {name} is "
-                f"{names[place]!r}: all must name the same ones in the same order"
+                f"{names[place]!r}: all clients must use the same names in the same order"
             )
 
 
 def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -> None:
     if len(nodes) == 0:
-        raise InputError(f"client {name} has no nodes, but at least one is needed")
+        raise InputError(f"client {name} has no nodes, but needs at least one")
     if nodes.min() < 0 or nodes.max() >= len(owner):
         wrong = nodes[(nodes < 0) | (nodes >= len(owner))][0]
         raise InputError(f"client {name} contains node {wrong}, but nodes are 0 to {len(owner) - 1}")

@@ -1,4 +1,4 @@
-"""Remembering the last answer: evaluation often asks for what training has just computed."""
+"""A cache of last results: evaluation often needs what training has just computed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 class LastAnswers:
-    """What was last computed from some tensors: one answer for each question.
+    """The last result for some tensors, one per key.
 
-    The same tensors give the same bits, so whether an answer was remembered can never be seen in a result.
+    The same tensors give the same bits, so caching never changes a result.
     """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[tuple[Tensor, int]], Tensor]] = {}
 
-    def ask(self, question: Hashable, inputs: Mapping[str, Tensor], answer: Callable[[], Tensor]) -> Tensor:
-        """``answer()`` without gradients, or its last result if it was for the very same, unchanged tensors."""
+    def cached(self, question: Hashable, inputs: Mapping[str, Tensor], answer: Callable[[], Tensor]) -> Tensor:
+        """``answer()`` without gradients, or its cached result if the tensors are the same and unchanged."""
         given = [(tensor, tensor._version) for tensor in inputs.values()]
         if question in self._known:
             before, result = self._known[question]

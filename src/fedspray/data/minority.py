@@ -1,8 +1,8 @@
 """Majority and minority: the one definition.
 
 A client's *majority class* is its most frequent one, ties go to the lowest. Its *minority nodes* are those of every
-other class. Training and evaluation count the training nodes of a split, since no method may know more. The statistics
-of a federation (`fedspray inspect`) count all labelled nodes: they are about the data and the same for every split. A
+other class. Training and evaluation count the training nodes of a split, which is all a method may know. The statistics
+of a federation (`fedspray inspect`) count all labelled nodes: they describe the data, not a split. A
 client without a node to count has no majority class and no minority nodes.
 """
 

@@ -1,7 +1,7 @@
-"""What is done to a graph before clients are made of it: steps by name, in the order in which they are given.
+"""Steps applied to a graph before it becomes clients, by name and in the given order.
 
-A step is a function from `Graph` to `Graph` with an entry in `STEPS`; that is all it takes to add one. It sees a
-whole graph that is going to be cut, or the graph of one client where clients are separate already.
+A step is a function from `Graph` to `Graph` with an entry in `STEPS`; adding one takes nothing else. It gets a
+whole graph before it is cut, or one client's graph if clients come separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Step = Callable[[Graph], Graph]
 
 
 def largest_component(graph: Graph) -> Graph:
-    """The largest connected component, its nodes in their order; of several that with the first node."""
+    """The largest connected component, its nodes in their order; on a tie the one with the first node."""
     links = sp.coo_array((np.ones(graph.num_edges), tuple(graph.edges)), shape=(graph.num_nodes, graph.num_nodes))
     _, component = sp.csgraph.connected_components(links, directed=False)
     return graph.subgraph(np.flatnonzero(component == np.bincount(component).argmax()))

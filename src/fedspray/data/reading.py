@@ -1,4 +1,4 @@
-"""From a path to graphs: the one place that knows what files they may come in."""
+"""From a path to graphs: the only place that knows the file formats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_graph_and_split(path: str | Path) -> tuple[Graph, Split | None]:
 def read_federation(folder: str | Path) -> Federation:
     """Reads the folder of a saved federation, or one with a graph in npz format for each client.
 
-    Such a client is called after its file. The files' splits are kept, if they have any.
+    Such a client is named after its file. Splits in the files are kept.
     """
     source = Path(folder)
     files = sorted(file for file in source.glob("*.npz") if not file.name.startswith("."))
@@ -56,7 +56,7 @@ def read_federation(folder: str | Path) -> Federation:
     without = next((name for name in graphs if name not in splits), None)
     if without is not None:
         raise InputError(
-            f"{source / without}.npz lacks {', '.join(MASKS)}, but other clients have them: all or none must"
+            f"{source / without}.npz lacks {', '.join(MASKS)}, but other clients have them: add them to all or none"
         )
     clients = [Client(name, graph, splits[name], np.arange(graph.num_nodes)) for name, graph in graphs.items()]
     return Federation(source.name, tuple(clients), settings)

@@ -29,7 +29,7 @@ class SparseMatrix:
         return cls(forward, forward if _equal(matrix, transposed) else _to_torch(transposed, dtype))
 
     def to(self, device: torch.device) -> SparseMatrix:
-        """The same on a device; what shares its storage goes on sharing it."""
+        """The same on a device; shared storage stays shared."""
         forward = self.matrix.to(device)
         return SparseMatrix(forward, forward if self.transpose is self.matrix else self.transpose.to(device))
 
@@ -163,5 +163,5 @@ def _to_torch(matrix: sp.csr_array, dtype: torch.dtype) -> Tensor:
             torch.from_numpy(matrix.indices.astype(np.int32)),
             torch.from_numpy(np.ascontiguousarray(matrix.data)).to(dtype),
             size=matrix.shape,
-            check_invariants=False,  # SciPy's matrices are right by construction
+            check_invariants=False,  # SciPy's matrices are valid by construction
         )

@@ -1,4 +1,4 @@
-"""Which nodes are for training, validation and test, and how that is drawn."""
+"""Splits into training, validation and test nodes, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SplitRule:
         return cls(**{name: settings[name] for name in ("split", "split_scope") if settings.get(name) is not None})
 
     def settings(self) -> dict[str, str]:
-        """What a federation remembers: what is not usual."""
+        """The non-default values, as a federation stores them."""
         return {name: value for name, value in vars(self).items() if value != getattr(SplitRule, name)}
 
     @property
@@ -110,8 +110,8 @@ USUAL = SplitRule()
 def draw_split(graph: Graph, seed: int, client_name: str, rule: SplitRule = USUAL) -> Split:
     """Splits a client's labelled nodes at random.
 
-    The draw depends on the seed and the client's name alone, so a client that is on its own machine
-    gets the split that it has in the whole federation. A client with any label has a training node.
+    The draw depends only on the seed and the client's name, so a client on its own machine
+    gets the same split as in the whole federation. A client with any label has a training node.
     """
     if rule.split_scope != "client":
         raise InputError(f"split-scope is {rule.split_scope!r}, but a client alone can only draw its own split")

@@ -1,16 +1,16 @@
-"""What can be said about a federation before anything is trained.
+"""Statistics of a federation, before any training.
 
-Words, as used everywhere in this project:
+Terms used throughout the project:
 
 * *majority class* and *minority nodes* of a client: `fedspray.data.minority` defines them. Here all labelled nodes
   count; training and evaluation know the training labels only (`Client.majority_class`).
 * *homophily* of a node: the share of its labelled neighbours that have its own label. Neighbours without
-  a label say nothing and are not counted; a node without a label, or without a labelled neighbour, has
+  a label don't count; a node without a label, or without a labelled neighbour, has
   no homophily and is left out of averages.
 * *label divergence* of a client: the Jensen–Shannon divergence, in bits, of its label distribution from
   that of all clients together: 0 when they are equal, 1 when they share no class.
 
-A number that does not exist is None (JSON null), never NaN.
+An undefined number is None (JSON null), never NaN.
 """
 
 from __future__ import annotations

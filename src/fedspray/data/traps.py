@@ -1,4 +1,4 @@
-"""What would train without an error and still be wrong, in a sentence each, before anything is trained."""
+"""Warnings before training about data that would train without an error but be wrong."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from fedspray.data.federation import Client, Federation
 
 WILD_RATIO, WILD_SPREAD = 100.0, 1_000.0
-"""A feature is on another scale if it spreads so many times as far as the middle one, or this far by itself."""
+"""A feature is on another scale if its spread is this many times the median, or this large."""
 GIVEN_AWAY = 0.05
-"""Share of the errors of always guessing the largest class that a feature may leave before it gives the label away."""
+"""A feature leaks the label if it leaves less than this share of the errors of guessing the largest class."""
 MOST_NODES, MOST_BINS, FEWEST_NODES = 20_000, 50, 20
 SHOWN = 5
-"""Features that a sentence names."""
+"""Features named in a warning."""
 
 SECONDS, MILLISECONDS, DATES = (1e8, 4.1e9), (1e11, 4.1e12), (19_000_101, 21_001_231)
 """Ranges of numbers that are time stamps (1973 to 2099), or dates written as one number."""
@@ -30,7 +30,7 @@ SECONDS, MILLISECONDS, DATES = (1e8, 4.1e9), (1e11, 4.1e12), (19_000_101, 21_001
 
 @dataclass(frozen=True)
 class Trap:
-    """Something that would go wrong silently."""
+    """Something that would silently go wrong."""
 
     kind: str
     """One of: scale, constant, time, leak, first class, phantom class, untrained class, empty split."""
@@ -95,22 +95,20 @@ def _feature_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
     if wild.any():
         yield Trap(
             "scale",
-            f"{_named(names, wild)} {_on(wild, 'is', 'are')} on a scale of {spread[wild].max():,.0f} where the middle "
-            f"feature has {middle:.3g}: scale {_on(wild, 'it', 'them')}, or training sees nothing else",
+            f"{_named(names, wild)} {_on(wild, 'is', 'are')} on a scale of {spread[wild].max():,.0f}, while the median "
+            f"feature has {middle:.3g}: scale {_on(wild, 'it', 'them')}, or nothing else will matter",
         )
     if sparse:
         leaks = _sparse_leaks(sp.csc_array(matrix), labels)
     else:
         low, high = (np.stack([pick(graph.dense_features(), axis=0) for graph in graphs]) for pick in (np.min, np.max))
         marks = np.array(["=" in name or name.endswith((" is another", " is missing")) for name in names])
-        constant = (
-            low.min(axis=0) == high.max(axis=0)
-        ) & ~marks  # a word of a vocabulary that nobody has is no mistake
+        constant = (low.min(axis=0) == high.max(axis=0)) & ~marks  # an unused word of a vocabulary is no mistake
         if constant.any():
             yield Trap("constant", f"{_named(names, constant)} {_on(constant, 'has', 'have')} one value for every node")
         late = np.array([looks_like_time(column) for column in matrix.T])
         if late.any():
-            yield Trap("time", f"{_named(names, late)} {_on(late, 'looks', 'look')} like time stamps taken as numbers")
+            yield Trap("time", f"{_named(names, late)} {_on(late, 'looks', 'look')} like time stamps used as numbers")
         leaks = _dense_leaks(matrix, labels)
     if leaks.any():
         yield Trap("leak", f"{_named(names, leaks)} {_on(leaks, 'gives', 'give')} the label away: is it known in time?")
@@ -174,13 +172,13 @@ def _class_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
     empty = np.flatnonzero(counts == 0)
     first = int(np.argmax(counts > 0))
     if first and names is None:
-        yield Trap("first class", f"labels start at {first}, but classes are counted from 0: class 0 has no node")
+        yield Trap("first class", f"labels start at {first}, but classes count from 0: class 0 has no node")
         empty = empty[empty > first]
     if len(empty):
         listed = ", ".join(str(place) if names is None else repr(names[place]) for place in empty[:SHOWN])
         more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
         yield Trap(
-            "phantom class", f"{_classes(len(empty))} {listed}{more} without a node: nobody can learn or test it"
+            "phantom class", f"{_classes(len(empty))} {listed}{more} without a node: it can't be learnt or tested"
         )
     trained = np.sum([np.bincount(c.graph.labels[c.split.train], minlength=len(counts)) for c in clients], axis=0)
     lacking = np.flatnonzero((counts > 0) & (trained == 0)) if trained.any() else np.array([], np.int64)
@@ -194,9 +192,9 @@ def _class_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
 def _split_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
     labelled = [client for client in clients if client.graph.labelled.any()]
     for part, why in (
-        ("train", "nothing is learnt there"),
-        ("val", "no round can be chosen by them"),
-        ("test", "nothing is reported of them"),
+        ("train", "they learn nothing"),
+        ("val", "they can't help choose a round"),
+        ("test", "they have no results"),
     ):
         without = [client.name for client in labelled if not getattr(client.split, part).any()]
         title = {"train": "training", "val": "validation", "test": "test"}[part]

@@ -1,6 +1,6 @@
-"""The clients' side of an algorithm, with what their backbone keeps beside it.
+"""The clients' side of an algorithm, with their backbone's buffers.
 
-A user's module may have buffers: running statistics, for example. They are part of a client's state, so that they
+A user's module may have buffers: running statistics, for example. They are part of a client's state, so they
 survive a restart and are saved with its model, but algorithms do not see them and they never travel.
 """
 
@@ -48,7 +48,7 @@ def train(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBat
 
 
 def predict(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch) -> tuple[Tensor, Tensor | None]:
-    """What a model predicts, [N, C], and what its loss is taken from, if not that."""
+    """A model's predictions, [N, C], and the logits for its loss, if different."""
     batch = _seen(algorithm, batch)
     if isinstance(state, WithBuffers):
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
@@ -56,21 +56,21 @@ def predict(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphB
 
 
 def predict_alone(algorithm: AnyAlgorithm, state: Any, batch: GraphBatch) -> Tensor | None:
-    """What the models predict that the clients would have had alone, where the algorithm trains them anyway."""
+    """Predictions of the models that clients would have had alone, if the algorithm trains them anyway."""
     if isinstance(state, WithBuffers):
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
     return algorithm.alone_logits(state, _seen(algorithm, batch))
 
 
 def votes(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch) -> Mapping[str, Tensor]:
-    """What the parts of a model predict, where it has several."""
+    """Predictions of a model's parts, if it has several."""
     if isinstance(state, WithBuffers):
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
     return algorithm.votes(state, message, _seen(algorithm, batch))
 
 
 def _seen(algorithm: AnyAlgorithm, batch: GraphBatch) -> GraphBatch:
-    """What an algorithm is shown: the clients, with rows of length 1 if it says so."""
+    """The batch as an algorithm sees it, with rows of length 1 if it wants them."""
     return batch.unit_rows if algorithm.unit_rows else batch
 
 

@@ -1,7 +1,7 @@
-"""A chain of links between a client and the server: what each end does, and remembers.
+"""A chain of links between a client and the server, with the state of each end.
 
 In one process both ends are here (`Crossing`). Between organisations the server has a `ServerEnd` and every site a
-`ClientEnd`, with the same text.
+`ClientEnd`, with the same code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def trip_of(algorithm: Algorithm[Any, Any], task: Task, seed: int, dtype: torch.
 
 
 def _feature_keys(algorithm: Algorithm[Any, Any], task: Task) -> frozenset[str]:
-    """The keys of the downlink whose rows are features: there are more of them where there are more features."""
+    """The keys of the downlink whose rows are features."""
     shapes = []
     for more in (0, 1):
         wider = Task(task.num_features + more, task.num_classes)
@@ -40,7 +40,7 @@ def _feature_keys(algorithm: Algorithm[Any, Any], task: Task) -> frozenset[str]:
 
 
 def columns_in_use(batch: GraphBatch) -> list[Tensor | None]:
-    """The features that each client's nodes use; None where features are dense."""
+    """The features each client's nodes use; None if features are dense."""
     rows = batch.rows
     if rows.columns is None:
         return [None] * batch.num_clients
@@ -49,7 +49,7 @@ def columns_in_use(batch: GraphBatch) -> list[Tensor | None]:
 
 
 class ServerEnd:
-    """The server's halves, and what they remember of each client."""
+    """The server's ends, and their state for each client."""
 
     def __init__(self, links: Chain, trip: Trip) -> None:
         self._links, self._trip = links, trip
@@ -58,7 +58,7 @@ class ServerEnd:
         self._sent: dict[int, list[Message]] = {}
 
     def send(self, message: Message, client_id: int, round_index: int) -> Message:
-        """What leaves for a client."""
+        """The message as sent to a client."""
         trip = replace(self._trip, client_id=client_id, round_index=round_index)
         memories = self._memories.setdefault(client_id, [{} for _ in self._links])
         self._sent[client_id] = []
@@ -69,7 +69,7 @@ class ServerEnd:
         return message
 
     def receive(self, message: Message, client_id: int, round_index: int) -> Message:
-        """What a client's update says."""
+        """A client's update as decoded."""
         trip = replace(self._trip, client_id=client_id, round_index=round_index)
         memories = list(self._memories[client_id])
         for place, link in reversed(list(enumerate(self._links))):
@@ -79,17 +79,17 @@ class ServerEnd:
         return message
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything remembered, by name."""
+        """The whole state, by name."""
         return {f"{k}.{name}": value for k, parts in self._memories.items() for name, value in _flat(parts).items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes back to what `tensors` held."""
+        """Restores what `tensors` held."""
         clients = {int(name.partition(".")[0]) for name in tensors}
         self._memories = {k: _parts(tree.part_of(tensors, str(k)), len(self._links)) for k in clients}
 
 
 class ClientEnd:
-    """One client's halves. Like a worker, it remembers the ends of the last two rounds in which it trained."""
+    """One client's ends. Like a worker, it keeps the state after the last two rounds in which it trained."""
 
     def __init__(self, links: Chain, trip: Trip) -> None:
         self._links, self._trip = links, trip
@@ -97,12 +97,12 @@ class ClientEnd:
         self._memories: dict[int, list[Memory]] = {0: [{} for _ in links]}
 
     def receive(self, message: Message, round_index: int) -> Message:
-        """What the server's message says."""
+        """The server's message as decoded."""
         self._received = _arrivals(self._links, message, replace(self._trip, round_index=round_index))
         return self._received[0]
 
     def send(self, message: Message, round_index: int, last_known: int) -> Message:
-        """What leaves, going on from the end of ``last_known``, the last round that the server heard of."""
+        """The update as sent, continuing from ``last_known``, the last round the server received."""
         trip = replace(self._trip, round_index=round_index)
         start = max(known for known in self._memories if known <= last_known)
         memories = list(self._memories[start])
@@ -113,11 +113,11 @@ class ClientEnd:
         return message
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """Everything remembered at the end of a round, by name."""
+        """The state at the end of a round, by name."""
         return _flat(self._memories[max(known for known in self._memories if known <= round_index)])
 
     def recall(self, memories: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Goes back to several rounds: what `tensors` held at each."""
+        """Restores several rounds: what `tensors` held at each."""
         self._memories = {r: _parts(tensors, len(self._links)) for r, tensors in memories.items()}
 
 
@@ -129,7 +129,7 @@ class Crossing:
         self._clients = {k: ClientEnd(links, replace(trip, client_id=k, columns=own)) for k, own in columns.items()}
 
     def down(self, downlink: Message, round_index: int) -> tuple[Message, tuple[int, ...]]:
-        """What all clients receive, [K, …], and the bytes that travelled to each."""
+        """What all clients receive, [K, …], and the bytes sent to each."""
         sizes, arrived = [], []
         for k, client in sorted(self._clients.items()):
             sent = self._server.send({name: value[k : k + 1] for name, value in downlink.items()}, k, round_index)
@@ -138,7 +138,7 @@ class Crossing:
         return joined(arrived), tuple(sizes)
 
     def up(self, uplink: Message, trained: Sequence[int], round_index: int) -> tuple[Message, tuple[int, ...]]:
-        """What the server receives, [K, …], and the bytes that travelled from each."""
+        """What the server receives, [K, …], and the bytes sent by each."""
         sizes, arrived = [], []
         for place, k in enumerate(trained):
             row = {name: value[place : place + 1] for name, value in uplink.items()}
@@ -148,14 +148,14 @@ class Crossing:
         return joined(arrived), tuple(sizes)
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """Everything that both ends remembered at the end of a round, by name."""
+        """The state of both ends at the end of a round, by name."""
         flat = tree.prefixed("server", self._server.tensors())
         for k, client in self._clients.items():
             flat |= tree.prefixed(f"client.{k}", client.tensors(round_index))
         return flat
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
-        """Goes back to what `tensors` held."""
+        """Restores what `tensors` held."""
         self._server.load(tree.part_of(tensors, "server"))
         for k, client in self._clients.items():
             client.recall({round_index: tree.part_of(tensors, f"client.{k}")})
@@ -167,7 +167,7 @@ def joined(messages: Sequence[Message]) -> Message:
 
 
 def _arrivals(links: Chain, message: Message, trip: Trip) -> list[Message]:
-    """What each link's `at_client` makes of a message; the first is what the client receives."""
+    """The message after each link's `at_client`; the first is what the client receives."""
     found: list[Message] = []
     for link in reversed(links):
         message = link.at_client(message, trip)

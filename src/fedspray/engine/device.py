@@ -1,4 +1,4 @@
-"""The device that clients are trained on: which one a name stands for, and how many nodes fit there at once.
+"""The device that clients train on, and how many nodes fit there at once.
 
 Only workers know it. The server, random draws, counts and everything that is written stay on the CPU.
 """
@@ -45,7 +45,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had on an accelerator."""
+    """Free bytes on an accelerator."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())

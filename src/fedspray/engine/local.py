@@ -121,9 +121,9 @@ class LocalEngine:
         seed: the run's.
         blocks: which clients are trained together; None lets `choose_blocks` decide.
         dtype: of all data and weights.
-        threads: shared out among the blocks; what is left over goes into each block's products.
+        threads: shared among the blocks; the rest goes into each block's products.
         device: where the workers train.
-        links: what messages pass between clients and server.
+        links: the steps that messages pass between clients and server.
         home: where the blocks are; None: in this process.
     """
 
@@ -178,7 +178,7 @@ class LocalEngine:
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids.
 
-        A client whose settings or data are refused stops the run, since it would fail in every round.
+        A client with invalid settings or data stops the run, since it would fail in every round.
 
         Args:
             request: what is asked of everyone; only clients in ``train_ids`` train.
@@ -200,7 +200,7 @@ class LocalEngine:
                     raise InputError(f"client {self.client_names[ids[0]]}: {outcome}")
                 elif len(ids) == 1:
                     failures[ids[0]] = f"{type(outcome).__name__}: {outcome}"
-                else:  # find out which of them it is; from now on they are trained one by one
+                else:  # find the failing client; from now on they train one by one
                     again += self._dissolve(block)
             queue = again
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
@@ -236,7 +236,7 @@ class LocalEngine:
         return next(block.algorithm for block in self._blocks if client_id in block.client_ids)
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """Everything that the clients remembered at the end of a round, by name."""
+        """The clients' state at the end of a round, by name."""
         flat: dict[str, Tensor] = {}
         for index, block in enumerate(self._blocks):
             flat |= tree.prefixed(f"worker{index}", block.tensors(round_index))
@@ -245,7 +245,7 @@ class LocalEngine:
         return flat
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
-        """Goes back to what `tensors` held; the blocks must be the same."""
+        """Restores what `tensors` held; the blocks must be the same."""
         for index, block in enumerate(self._blocks):
             block.load(tree.part_of(tensors, f"worker{index}"), round_index)
         if self._crossing is not None:
@@ -276,24 +276,24 @@ class LocalEngine:
 
 
 BLOCK_NODES = 40_000
-"""A block has about this many nodes at most, unless one client alone has more.
+"""A block has at most about this many nodes, unless a single client has more.
 
-A block costs as much as some 4,000 more nodes (its calls), so small clients belong together. Beyond this size there
-is little left to win, layers no longer fit into the cache, and memory grows with the largest block.
+A block's calls cost as much as some 4,000 more nodes, so small clients belong together. Beyond this size there
+is little to gain, layers no longer fit into the cache, and memory grows with the largest block.
 docs/performance.md has the measurements.
 """
 
 
 BLOCK_NODES_AT_LEAST = 15_000
-"""Blocks of fewer nodes are not made for the sake of a further thread: inside products it then wins more."""
+"""No smaller blocks for another thread: it gains more inside products."""
 
 
 def choose_blocks(
     federation: Federation, algorithms: Sequence[Algorithm[Any, Any]], *, at_once: int = 1, most: int = BLOCK_NODES
 ) -> Blocks:
-    """Neighbours in the list with the same backbone, in as few blocks of at most about ``most`` nodes as will do.
+    """Neighbours in the list with the same backbone, in as few blocks of about ``most`` nodes as possible.
 
-    Clients with dense and with sparse features do not share a block.
+    Clients with dense and with sparse features never share a block.
 
     Args:
         federation: the clients.

@@ -18,7 +18,7 @@ _GIB = 1 << 30
 
 @cache
 def prepare_process() -> None:
-    """Keeps freed memory for the next step; further calls do nothing.
+    """Keeps freed memory for the next step; repeated calls do nothing.
 
     By default every large tensor is returned to the system and fetched again, page by page.
     """
@@ -29,8 +29,8 @@ def prepare_process() -> None:
 
 
 @contextlib.contextmanager
-def tiny_numbers_are_zero() -> Iterator[None]:
-    """Numbers below 1e-38 count as 0 inside the block.
+def flush_denormals() -> Iterator[None]:
+    """Treats numbers below 1e-38 as 0 inside the block.
 
     Late in a run many moments and gradients get that small, and a CPU handles them in microcode: FedAvg on Physics
     slowed down by half.
@@ -44,13 +44,13 @@ def tiny_numbers_are_zero() -> Iterator[None]:
 
 
 def release_memory() -> None:
-    """Gives freed memory back to the system, where that can be asked for."""
+    """Returns freed memory to the system, if it supports that."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_memory() -> int | None:
-    """Bytes of this process in memory now; None where the system does not say."""
+    """Bytes of this process in memory now; None if unknown."""
     return _status("VmRSS")
 
 
@@ -62,7 +62,7 @@ def process_peak() -> int:
 
 @contextlib.contextmanager
 def peak_memory() -> Iterator[Callable[[], int | None]]:
-    """Gives a function that tells the most bytes in memory since the start of the block, None if that is unknown."""
+    """Yields a function that returns the peak memory since the start of the block, None if unknown."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -30,7 +30,7 @@ from fedspray.seeds import generator
 
 @dataclass(frozen=True)
 class Sums:
-    """What the server learns of an exchange where it sees sums over clients only."""
+    """What the server learns from an exchange if it sees only sums over clients."""
 
     combined: Message
     """What the algorithm's server step receives."""
@@ -53,11 +53,11 @@ class Answers:
     failures: dict[int, str] = field(default_factory=dict)
     """Clients that did not answer, and why."""
     bytes_down: tuple[int, ...] | None = None
-    """What travelled to each client, if links changed it; None: the messages themselves."""
+    """Bytes sent to each client, if links changed them; None: those of the messages."""
     bytes_up: tuple[int, ...] | None = None
     """The same for each of `trained`."""
     sums: Sums | None = None
-    """In the place of `uplink` and `counts`, where a protocol hands over nothing else."""
+    """Replaces `uplink` and `counts` if a protocol gives only sums."""
 
 
 class Engine(Protocol):
@@ -73,15 +73,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, on the server: with the engine's own state, this is a checkpoint."""
+    """A run's progress on the server: with the engine's state, this is a checkpoint."""
 
     server: Any
     round_index: int = 0
-    """The last round that was trained."""
+    """The last trained round."""
     best_round: int | None = None
     best_score: float | None = None
     validation: Json = field(default_factory=dict)
-    """By client: the validation counts that it sent last. It counts with these in rounds that it misses."""
+    """By client: its last validation counts, used in rounds it misses."""
     pending: Json = field(default_factory=dict)
     """The record of `round_index`, still without its evaluation."""
     detail: Json = field(default_factory=dict)
@@ -111,10 +111,10 @@ def run_rounds(
         engine: reaches the clients.
         settings: rounds, participation, selection.
         seed: the run's.
-        progress: where to begin: `start`, or a checkpoint.
+        progress: where to start: `start`, or a checkpoint.
         on_record: gets every round's record once it is complete.
         on_round: called after every round, when a checkpoint may be written.
-        on_exchange: called with what was asked, sent and answered, before anything is made of it.
+        on_exchange: called with the request, the message and the answers, before they are used.
     """
     while progress.round_index < settings.rounds:
         round_index = progress.round_index + 1
@@ -165,7 +165,7 @@ def choose_clients(client_ids: Sequence[int], settings: RoundSettings, seed: int
 def _evaluated(
     engine: Engine, progress: Progress, answers: Answers, settings: RoundSettings, on_record: Callable[[Json], None]
 ) -> Progress:
-    """Completes the record of the last round with its evaluation and compares it with the best so far."""
+    """Completes the last round's record with its evaluation and compares it with the best so far."""
     if not answers.evaluated:
         raise RunStopped(f"round {progress.round_index + 1}: no client answered: {_reasons(engine, answers)}")
     counts = _counts(answers)
@@ -189,14 +189,14 @@ def _evaluated(
 def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts, summary: Json, rule: str) -> Progress:
     """Compares the last round with the best so far, on the same clients.
 
-    A client that is away counts as it did when it was last heard of, which is the model that it has. When one is heard
-    of for the first time, the round is the best so far: earlier scores are without it, and it has no model of them.
+    An absent client counts with its last answer, since it still has that model. When a client answers
+    for the first time, the round is the best so far: earlier scores lack it, and it has no model of them.
 
     Args:
         progress: where the run stands.
         client_ids: who evaluated the round.
         counts: their validation counts.
-        summary: what the record says of these.
+        summary: their metrics in the record.
         rule: how rounds are scored.
     """
     rows = zip(client_ids, counts.rows(), counts.confusion.sum(axis=(1, 2)), strict=True)
@@ -213,7 +213,7 @@ def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts,
 
 
 def _compared_sums(progress: Progress, answers: Answers, summary: Json, rule: str) -> Progress:
-    """The same from sums: clients also count the best model so far, so that both are of those that answered now."""
+    """The same from sums: clients also count the best model so far, so both cover the clients that answered now."""
     assert answers.sums is not None
     best = dict(answers.sums.best)
     score, known = selection.score(rule, summary), float(best.pop("known"))
@@ -231,9 +231,7 @@ def _counts(answers: Answers) -> Counts:
 
 def _final(engine: Engine, answers: Answers, progress: Progress) -> Json:
     if not answers.evaluated:
-        raise RunStopped(
-            f"no client could report its model of round {progress.best_round}: {_reasons(engine, answers)}"
-        )
+        raise RunStopped(f"no client reported its model of round {progress.best_round}: {_reasons(engine, answers)}")
     counts = _counts(answers)
     test, own = counts.part("test"), answers.counts.get("evaluation.round", ())
     shown = answers.evaluated if answers.sums is None else ()
@@ -256,12 +254,12 @@ def _check_enough(
     if len(answers.trained) < needed:
         raise RunStopped(
             f"round {round_index}: {len(answers.trained)} of {len(chosen)} clients trained, "
-            f"but at least {needed} are needed (min_clients): {_reasons(engine, answers)}"
+            f"but min_clients is {needed}: {_reasons(engine, answers)}"
         )
 
 
 def _told(engine: Engine, downlink: Message, answers: Answers) -> Json:
-    """What a record says about an exchange."""
+    """The record of an exchange."""
     down, up = _travelled(engine, downlink, answers)
     return {
         "trained": list(answers.trained),

@@ -1,8 +1,8 @@
-"""Training on a part of a large client: some training nodes and sampled neighbours, drawn anew in every round.
+"""Training on a part of a large client: some training nodes and sampled neighbours, redrawn every round.
 
-This is an approximation. A node sees only those of its neighbours that were drawn, and degrees are those in the
-sample, so losses and gradients differ from full batches (all else in this package is exact). It bounds the memory
-and time of training by the sample; evaluation still looks at all nodes, without gradients.
+This is an approximation. A node sees only its sampled neighbours, and degrees are those in the
+sample, so losses and gradients differ from full batches (the rest of the package is exact). It bounds the memory
+and time of training by the sample; evaluation still uses all nodes, without gradients.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def update_on_sample(
 ) -> tuple[Any, Message]:
     """`client_update` on a sample of every client that has more than `sample_nodes` training nodes.
 
-    A client with no more is trained on all its nodes. What belongs to training nodes that were not drawn stays as it
-    was. What the uplink says of a client itself is that of the whole client, so that averages weigh clients as before.
+    Smaller clients train on all their nodes. State of training nodes outside the sample stays as it
+    was. Facts about the client in the uplink cover the whole client, so averages weigh clients as before.
     """
     seeds = _draw_train(batch, algorithm.sample_nodes, seed)
     if len(seeds) == len(batch.train):
@@ -55,7 +55,7 @@ def _draw_train(batch: GraphBatch, limit: int, seed: int) -> NDArray[np.int64]:
 def _sampled_nodes(
     algorithm: Algorithm[Any, Any], batch: GraphBatch, drawn: NDArray[np.int64], seed: int
 ) -> NDArray[np.int64]:
-    """All nodes of a small client; of a larger one its drawn training nodes and their drawn neighbours; ascending."""
+    """All nodes of a small client; sampled training nodes and neighbours of a larger one; ascending."""
     large = (batch.num_train > algorithm.sample_nodes).cpu().numpy()
     owners = batch.rows.client_of.cpu().numpy()
     own = drawn[large[owners[drawn]]]
@@ -66,7 +66,7 @@ def _sampled_nodes(
 def _with_neighbours(
     batch: GraphBatch, nodes: NDArray[np.int64], hops: int, fanout: int, seed: int
 ) -> NDArray[np.int64]:
-    """The nodes, and up to ``fanout`` drawn neighbours of each, ``hops`` times; ascending."""
+    """The nodes, and up to ``fanout`` sampled neighbours of each, ``hops`` times; ascending."""
     adjacency: sp.csr_array = batch.neighbours
     owners, sizes = batch.rows.client_of.cpu().numpy(), np.diff(adjacency.indptr)
     found, frontier = nodes, nodes

@@ -23,7 +23,7 @@ from fedspray.data.federation import Task
 from fedspray.engine import clients
 from fedspray.engine.crossing import columns_in_use
 from fedspray.engine.device import CPU
-from fedspray.engine.process import prepare_process, tiny_numbers_are_zero
+from fedspray.engine.process import flush_denormals, prepare_process
 from fedspray.errors import OtherVersionError
 from fedspray.evaluation.counting import Counter
 from fedspray.messages import not_finite
@@ -129,7 +129,7 @@ class Worker:
         message = tree.to(message, self._device)
         uplink: Message = {}
         counts: Message = {}
-        with tiny_numbers_are_zero():
+        with flush_denormals():
             if request.evaluate:
                 candidate = Snapshot(request.round_index - 1, tree.for_prediction(state), message)
             shown = candidate if request.evaluate else best if request.detail else None
@@ -151,7 +151,7 @@ class Worker:
         return {} if best is None else self._evaluated(best, detail=False)
 
     def _evaluated(self, shown: Snapshot, *, detail: bool) -> Message:
-        with tiny_numbers_are_zero(), torch.no_grad():
+        with flush_denormals(), torch.no_grad():
             logits, loss_logits = clients.predict(self.algorithm, shown.client, shown.message, self._placed)
         loss_logits = None if loss_logits is None else loss_logits.cpu()
         return self._counted(shown, logits.cpu(), loss_logits, detail=detail)
@@ -244,8 +244,7 @@ def _restored(template: Any, tensors: Mapping[str, Tensor], round_index: int) ->
     state = tree.part_of(tensors, "state")
     if state.keys() != tree.flatten(template).keys():
         raise OtherVersionError(
-            f"the checkpoint of round {round_index} was written by another version of fedspray, whose clients keep "
-            "other things: begin this run anew"
+            f"the checkpoint of round {round_index} was written by another version of fedspray: start this run again"
         )
     return Memory(round_index, tree.restore(template, state), **snapshots)
 

@@ -1,1 +1,1 @@
-"""Metrics that are sums first and divisions last, and the selection of the reported round."""
+"""Metrics, computed as sums first and divisions last, and the choice of the reported round."""

@@ -1,4 +1,4 @@
-"""How far a model's confidence can be believed: temperatures that make it fit the accuracy on validation nodes.
+"""Calibration: temperatures that fit a model's confidence to its accuracy on validation nodes.
 
 Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017: softmax(logits / T) with one
 number T. It changes confidences and never a decision.

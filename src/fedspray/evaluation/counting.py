@@ -1,6 +1,6 @@
-"""What a client says about its model's predictions: counts, never predictions.
+"""A client reports counts about its model's predictions, never the predictions.
 
-Counts of different clients add up, so pooled metrics are exact whoever computed them and wherever.
+Counts of different clients add up, so pooled metrics are exact, wherever they are computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUCKETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BUCKET_NAMES = (*(f"{low:.1f}-{low + 0.2:.1f}" for low in BUCKETS), "isolated")
 
 BUDGETS = (0.01, 0.05, 0.10)
-"""Shares of a client's test nodes that somebody can look at."""
+"""Shares of a client's test nodes that someone reviews."""
 
 CALIBRATION_BINS = 15
 """Equal steps of confidence."""
@@ -46,18 +46,18 @@ DETAIL_KEYS = {
 }
 
 OF_ONE_CLIENT = ("evaluation.majority", "evaluation.round")
-"""What has a meaning for one client only."""
+"""Keys that only make sense for one client."""
 
 SUM_KEYS = {
     **{name: text for name, text in {**COUNT_KEYS, **DETAIL_KEYS}.items() if name not in OF_ONE_CLIENT},
     "evaluation.minority": "correct and all predictions on minority nodes, by part",
     "evaluation.client_means": "by part: the client's own accuracy on all and on minority nodes, and 1 if it has one",
 }
-"""What takes the place of counts where they are only added up over clients."""
+"""Replaces the counts where only sums over clients are seen."""
 
 
 def bucket_of(homophily: NDArray[np.float64]) -> NDArray[np.int64]:
-    """[N]: the index in `BUCKET_NAMES` of each node's bucket; NaN is a node without a labelled neighbour."""
+    """[N]: the index in `BUCKET_NAMES` of each node's bucket; NaN marks a node without a labelled neighbour."""
     buckets = np.searchsorted(BUCKETS, np.nan_to_num(homophily), side="right") - 1
     buckets[np.isnan(homophily)] = len(BUCKETS)
     return buckets
@@ -68,7 +68,7 @@ class Counter:
 
     Args:
         batch: the clients.
-        homophily: [N] local homophily of each node, NaN where it is not defined.
+        homophily: [N] local homophily of each node, NaN if undefined.
     """
 
     def __init__(self, batch: GraphBatch, homophily: NDArray[np.float64]) -> None:

@@ -1,7 +1,7 @@
 """Adam (and plain SGD) with explicit state, over weights that have a leading client axis.
 
-The steps themselves are torch's own fused ones; what is added is that the moments go in and come
-out as a tree, so that a client that restarts loses nothing.
+The steps are torch's fused ones; the moments go in and come
+out as a tree, so a client that restarts loses nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AdamState:
     step: Tensor = per_client()
     """[K], float32: steps taken. All clients of one batch have taken equally many."""
     used_first: Params = per_column()
-    """First moments of feature weights [K, F, H] of which only the rows in use are trained: [U, H]."""
+    """First moments of feature weights [K, F, H] where only rows in use are trained: [U, H]."""
     used_second: Params = per_column()
     """Their second moments."""
 
@@ -44,7 +44,7 @@ class AdamState:
             num_clients: K.
             rows: the clients' features.
             on_features: weights [K, F, H] that a loss sees through `ops.feature_linear` of these features alone. Those
-                that meet a column without a value get no gradient, so Adam neither trains nor remembers them.
+                of an empty column get no gradient, so Adam neither trains nor stores them.
         """
         columns = None if rows is None else rows.columns
         used = () if columns is None else tuple(on_features)
@@ -72,13 +72,13 @@ class Adam:
 
     Args:
         params: the weights to start from.
-        state: the memory to start from, which also says whether all weights are trained or only those in use.
+        state: the moments to start from; they determine whether all weights are trained or only those in use.
         lr: step size.
         weight_decay: L2 penalty.
         eps: Adam's ε.
-        rows: the clients' features, if the state was begun with them.
+        rows: the clients' features, if the state was created with them.
 
-    `params` are for a network's products. What else a loss wants to know of the weights it asks of the methods.
+    Use `params` in a network's products; for anything else about the weights, a loss calls the methods.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Adam:
         self._lr, self._weight_decay, self._eps = lr, weight_decay, eps
 
     def step(self, losses: Tensor, *others: Adam) -> None:
-        """Takes one step down the losses [K] of the clients (their weights are disjoint, so they add up).
+        """Takes one step on the clients' losses [K] (their weights are disjoint, so losses add up).
 
         Args:
             losses: one number for each client.
@@ -144,13 +144,13 @@ class Adam:
 
     @property
     def all_params(self) -> Params:
-        """`params`, each [K, …]: for a loss or a result that looks at the weights themselves."""
+        """`params`, each [K, …]: for a loss or a result that uses the weights directly."""
         if self._used:
             raise ValueError(_ALL_WEIGHTS.format("the weights themselves"))
         return self.params
 
     def follow(self, gradients: Params) -> None:
-        """Takes one step down gradients that somebody else computed."""
+        """Takes one step with given gradients."""
         for name, gradient in gradients.items():
             self.params[name].grad = gradient
         self._follow_gradients()
@@ -177,7 +177,7 @@ class Adam:
             )
 
     def result(self) -> tuple[Params, AdamState]:
-        """The weights and the memory after the steps."""
+        """The weights and the moments after the steps."""
         steps = torch.stack(list(self._steps.values())).max()
 
         def part(moments: Params, *, used: bool) -> Params:
@@ -204,16 +204,16 @@ class Adam:
 def _columns_in_use(rows: NodeRows | None) -> tuple[Tensor, Tensor]:
     """Which rows of feature weights are trained, and the position of each one's client."""
     if rows is None or rows.columns is None:
-        raise ValueError("the optimizer was begun with sparse features, so it needs `rows` to go on")
+        raise ValueError("the optimizer was created with sparse features: pass `rows`")
     return rows.columns, rows.client_of_column
 
 
-_ALL_WEIGHTS = "the loss looks at {}, so all of them must be trained: begin with AdamState.zeros(params, num_clients)"
-"""A programming error: weights that meet no feature would silently stay behind."""
+_ALL_WEIGHTS = "the loss uses {}, so all of them must be trained: start from AdamState.zeros(params, num_clients)"
+"""A programming error: weights of unused features would silently stay behind."""
 
 
 class SGD:
-    """One round's worth of plain gradient steps on copies of the given weights. It has no memory, so no state.
+    """One round's worth of plain gradient steps on copies of the given weights. It has no state.
 
     >>> optimizer = SGD(params, lr=0.1)                                    # doctest: +SKIP
     >>> for _ in range(local_epochs):
@@ -226,7 +226,7 @@ class SGD:
         self._optimizer = torch.optim.SGD(self.params.values(), lr=lr, weight_decay=weight_decay)
 
     def step(self, losses: Tensor) -> None:
-        """Takes one step down the losses [K] of the clients."""
+        """Takes one step on the clients' losses [K]."""
         self._optimizer.zero_grad(set_to_none=True)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()

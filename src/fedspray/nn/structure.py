@@ -1,4 +1,4 @@
-"""Structure embeddings: what a node's surroundings look like, without looking at features.
+"""Structure embeddings: a node's surroundings, without features.
 
     s_v = [ RWSE_v | DSE_v ]
     RWSE_v = ((M¹)_vv … (Mᵀ)_vv), M = A D⁻¹: the chance that a random walk is back at v after 1 … T steps
@@ -47,8 +47,8 @@ class StructureEmbedding:
         return self.walk_steps + self.degree_buckets + self.isolated_bucket
 
     def of(self, batch: GraphBatch) -> Tensor:
-        """s [N, width] of all nodes, each client's from its own graph alone."""
-        return batch.answers.ask(self, {}, lambda: self._compute(batch))
+        """s [N, width] of all nodes, each from its client's graph only."""
+        return batch.answers.cached(self, {}, lambda: self._compute(batch))
 
     def _compute(self, batch: GraphBatch) -> Tensor:
         u, v = batch.edges

@@ -1,8 +1,8 @@
-"""Trees of tensors: what a state is made of, and how it is stored, cut and joined.
+"""Trees of tensors: how states are built, stored, cut and joined.
 
 A state is a frozen dataclass whose fields are tensors, dicts of tensors, or further states. Every
 tensor's first axis runs over clients, unless its field says otherwise (`per_train_node`); fields that
-only training needs (`training_only`) are left out of what is kept for prediction.
+only training needs (`training_only`) are dropped from saved models.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Params = dict[str, Tensor]
 """Named weights of a model; each [K, …]."""
 
 Message = dict[str, Tensor]
-"""What crosses between client and server: named tensors, each [K, …]. Nothing else ever does."""
+"""What travels between client and server: named tensors, each [K, …], and nothing else."""
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def per_column() -> Any:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Names every tensor of a tree: ``{"gnn.conv1.weight": …}``; parts that were dropped are left out."""
+    """Names every tensor of a tree: ``{"gnn.conv1.weight": …}``; without dropped parts."""
     if isinstance(tree, Tensor):
         return {prefix: tree}
     if tree is None:
@@ -54,7 +54,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
 
 
 def restore(template: T, flat: Mapping[str, Tensor], prefix: str = "") -> T:
-    """The tree of the same build as ``template`` with the tensors of ``flat``; absent parts become None."""
+    """A tree like ``template`` with the tensors of ``flat``; absent parts become None."""
 
     def build(part: Any, name: str) -> Any:
         if isinstance(part, Tensor):
@@ -100,7 +100,7 @@ def take_train(state: T, index: Tensor) -> T:
 
 
 def put_train(state: T, part: T, index: Tensor) -> T:
-    """``part``, with what ``state`` had for all other training nodes: the inverse of `take_train`."""
+    """``part``, with ``state``'s values for all other training nodes: the inverse of `take_train`."""
     whole = flatten(state)
     by_node = flatten(_map(state, "client", lambda _, axis: torch.tensor(axis == "train")))
     index = index.to(next(iter(whole.values())).device)
@@ -117,7 +117,7 @@ def cast(state: T, dtype: torch.dtype) -> T:
 
 
 def to(state: T, device: torch.device) -> T:
-    """The state with all its tensors on ``device``; the very same tensors if they are there."""
+    """The state with all its tensors on ``device``; the same tensors if they are already there."""
     return _map(state, "client", lambda leaf, _: leaf.to(device))  # type: ignore[no-any-return]
 
 

@@ -1,10 +1,10 @@
-"""`Partitioner`: the contract of a way to cut one graph into clients.
+"""`Partitioner`: the contract for cutting one graph into clients.
 
 A partitioner is one module here with one frozen dataclass. Its fields are its settings, each with a
 one-line description under ``metadata["help"]``; its one method returns the node ids of every client:
 disjoint, within the graph, ascending, the same for the same graph, settings and seed. Nodes may be
 left out. The module's name, with '-' for '_', is the public name. Its fields are flags and keys of an
-experiment, so a module imports NumPy inside functions: a command lists its flags without it.
+experiment, so a module imports NumPy inside functions, to keep ``--help`` fast.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Partitioner(ABC):
     """Cuts one graph into clients."""
 
     is_drawn: ClassVar[bool] = True
-    """Whether ``--partition-seed`` plays a part."""
+    """Whether it uses ``--partition-seed``."""
     lists_nodes: ClassVar[bool] = False
-    """Whether it names nodes of the graph as it was read, so that no node may be left out before."""
+    """Whether it names nodes of the graph as read, so that no step may drop nodes first."""
 
     @abstractmethod
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
@@ -45,7 +45,7 @@ def name_parts(parts: Iterable[NDArray[np.int64]]) -> dict[str, NDArray[np.int64
 
 
 def largest_first(membership: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The groups that ``membership`` [N] describes, by falling size, ties by their smallest node."""
+    """The groups of ``membership`` [N], largest first, ties by their smallest node."""
     import numpy as np
 
     order = np.argsort(membership, kind="stable")

@@ -1,7 +1,7 @@
 """Published node lists: a folder with one text file for each client, one node id on each line.
 
 Ids are whole numbers, written as such or as floats (``12``, ``12.0``, ``1.2e+01``), as the authors of
-FedSpray published theirs. The client is called after its file, and clients are ordered by name.
+FedSpray published theirs. Clients are named after their files and ordered by name.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Files(Partitioner):
     partition_dir: Path = field(metadata={"help": "folder with one .txt file of node ids for each client"})
 
     def partition(self, graph: Graph, seed: int = 0) -> dict[str, NDArray[np.int64]]:
-        """The node ids of each client, by the client's name; the seed plays no part."""
+        """The node ids of each client, by the client's name; ignores the seed."""
         import numpy as np
 
         if not self.partition_dir.is_dir():
             raise MissingDataError(
-                f"{self.partition_dir} is not a folder, but one with a file of node ids per client is needed "
-                "(docs/datasets.md says where those of FedSpray's authors are)"
+                f"{self.partition_dir} is not a folder, but must hold one file of node ids per client "
+                "(for those of FedSpray's authors see docs/datasets.md)"
             )
         visible = (file for file in self.partition_dir.glob("*.txt") if not file.name.startswith("."))
         files = sorted(visible, key=lambda file: file.stem)
         if not files:
-            raise MissingDataError(f"{self.partition_dir} holds no .txt file, but one per client is needed")
+            raise MissingDataError(f"{self.partition_dir} holds no .txt file, but must hold one per client")
         owner = np.full(graph.num_nodes, -1, dtype=np.int64)
         parts = {}
         for index, file in enumerate(files):
@@ -69,11 +69,11 @@ def _read_ids(file: Path, num_nodes: int) -> NDArray[np.int64]:
         node = _parse_id(line.strip())
         if node is None or not 0 <= node < num_nodes:
             raise InputError(
-                f"{file}, line {number}: {line.strip()!r} is not a node id, which is a whole number "
+                f"{file}, line {number}: {line.strip()!r} is not a node id: it must be a whole number "
                 f"from 0 to {num_nodes - 1}"
             )
         if node in seen:
-            raise InputError(f"{file}, line {number}: node {node} is on line {seen[node]} already")
+            raise InputError(f"{file}, line {number}: node {node} is already on line {seen[node]}")
         seen[node] = number
     if not seen:
         raise InputError(f"{file} holds no node ids, but a client needs at least one node")

@@ -1,7 +1,7 @@
-"""Label skew: every class is shared out by its own draw from a Dirichlet distribution.
+"""Label skew: every class is split by its own draw from a Dirichlet distribution.
 
 Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for federated visual
-classification, 2019. Edges are not looked at; nodes without a label are shared out evenly.
+classification, 2019. Edges play no part; unlabelled nodes are split evenly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedspray.data.graph import Graph
 
 MAX_DRAWS = 100
-"""A draw that leaves a client without nodes is repeated so many times before giving up."""
+"""How often to repeat a draw that leaves a client empty."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LabelSkew(Partitioner):
         from fedspray.seeds import generator
 
         if self.num_clients > graph.num_nodes:
-            raise InputError(f"{self.num_clients} clients are asked for, but the graph has {graph.num_nodes} nodes")
+            raise InputError(f"{self.num_clients} clients are too many: the graph has {graph.num_nodes} nodes")
         groups = [np.flatnonzero(graph.labels == label) for label in range(UNLABELLED, graph.num_classes)]
         for attempt in range(MAX_DRAWS):
             rng = generator(seed, "label-skew", attempt)

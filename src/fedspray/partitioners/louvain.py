@@ -1,7 +1,7 @@
 """Louvain communities: the paper's way to cut a graph.
 
 Blondel et al., Fast unfolding of communities in large networks, 2008. The whole graph is divided into
-communities, and the K largest become the clients; the rest of the nodes is left out.
+communities, and the K largest become the clients; other nodes are dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Louvain(Partitioner):
         communities = largest_first(np.array(found.membership, dtype=np.int64))
         if len(communities) < self.num_clients:
             raise InputError(
-                f"{self.num_clients} clients are asked for, but louvain finds {len(communities)} communities "
+                f"{self.num_clients} clients are too many: louvain finds {len(communities)} communities "
                 f"in this graph: choose at most {len(communities)}"
             )
         return name_parts(communities[: self.num_clients])
@@ -54,7 +54,7 @@ class Louvain(Partitioner):
 
 @contextmanager
 def _seeded(key: int) -> Iterator[None]:
-    """Lends igraph a generator of its own, since it draws from Python's global one by default."""
+    """Gives igraph its own generator, since it uses Python's global one by default."""
     import igraph
 
     igraph.set_random_number_generator(random.Random(key))

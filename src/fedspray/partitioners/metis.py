@@ -1,4 +1,4 @@
-"""METIS: K parts of about equal size with few edges between them; every node has a client.
+"""METIS: K parts of about equal size with few edges between them; every node gets a client.
 
 Karypis and Kumar, A fast and high quality multilevel scheme for partitioning irregular graphs, 1998.
 """
@@ -34,7 +34,7 @@ class Metis(Partitioner):
         import pymetis
 
         if self.num_clients > graph.num_nodes:
-            raise InputError(f"{self.num_clients} clients are asked for, but the graph has {graph.num_nodes} nodes")
+            raise InputError(f"{self.num_clients} clients are too many: the graph has {graph.num_nodes} nodes")
         ends, others = graph.both_directions()
         order = np.lexsort((others, ends))
         starts = np.concatenate([[0], np.cumsum(graph.degrees)])
@@ -44,7 +44,7 @@ class Metis(Partitioner):
         parts = largest_first(np.array(membership, dtype=np.int64))
         if len(parts) < self.num_clients:
             raise InputError(
-                f"{self.num_clients} clients are asked for, but METIS fills only {len(parts)} parts of this "
+                f"{self.num_clients} clients are too many: METIS fills only {len(parts)} parts of this "
                 f"graph of {graph.num_nodes} nodes: choose at most {len(parts)}"
             )
         return name_parts(parts)

@@ -100,8 +100,11 @@ class PersonalModel:
         """The same with confidences, reasons, and what each node was to the model.
 
         Args:
-            data, train, edges, known: as above.
-            only_new: leave out nodes that were in the graph that it was trained on.
+            data: as above.
+            train: as above.
+            edges: as above.
+            known: as above.
+            only_new: skip nodes of the graph it was trained on.
         """
         asked = data if isinstance(data, Asked) else ask(self.task.schema, data, edges, known)
         graph, wanted = asked.graph, asked.wanted

@@ -1,7 +1,7 @@
-"""What clients said about every class, before the server aligned it and after.
+"""The clients' class vectors, before and after the server aligned them.
 
-Algorithms that send one vector per class (FedSpray's structure proxies, FedProto's prototypes) can be looked into:
-`ProxyKeeper` listens to the exchanges and remembers those vectors for the round that is reported.
+For algorithms that send one vector per class (FedSpray's structure proxies, FedProto's prototypes),
+`ProxyKeeper` listens to the exchanges and keeps the vectors of the reported round.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ClassProxies:
     clients: Tensor
     """[K]: the ids of the clients that trained."""
     sent: Tensor
-    """[C, D]: what the round began with."""
+    """[C, D]: at the start of the round."""
     own: Tensor
     """[K, C, D]: what each client sent up."""
     weight: Tensor
     """[K, C]: how much of each class a client holds; 0 is none."""
     aligned: Tensor
-    """[C, D]: what the server made of it."""
+    """[C, D]: as aligned by the server."""
 
     def save(self, path: Path) -> None:
         """Writes one safetensors file."""
@@ -62,14 +62,14 @@ class ClassProxies:
 
 
 class ProxyKeeper(Callback):
-    """Remembers the class vectors that an algorithm sends, if it declares any (`Algorithm.class_vectors`).
+    """Keeps the class vectors an algorithm sends, if it declares any (`Algorithm.class_vectors`).
 
     Which round is best is known two exchanges later, so the vectors of the last two rounds and of the best one are
     kept.
 
     Args:
         keys: the message's key of the vectors, and that of how much of each class a client has; None: there are none.
-        tensors: what was remembered before, from a checkpoint.
+        tensors: the state of a checkpoint.
     """
 
     def __init__(self, keys: tuple[str, str] | None, tensors: Mapping[str, Tensor] | None = None) -> None:
@@ -79,7 +79,7 @@ class ProxyKeeper(Callback):
         self._rounds = {r: dict(tree.part_of(held, str(r))) for r in rounds}
 
     def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
-        """Takes what passes; the downlink of a round has what the server made of the round before."""
+        """Records an exchange; the downlink of a round has the vectors aligned in the round before."""
         if self._keys is None or self._keys[0] not in downlink:
             return
         vectors, weight = self._keys
@@ -102,7 +102,7 @@ class ProxyKeeper(Callback):
         return ClassProxies(**values) if "aligned" in values else None
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """Everything remembered, by name: a part of a checkpoint."""
+        """The state by name, for a checkpoint."""
         return {f"{r}.{name}": value for r, values in self._rounds.items() for name, value in values.items()}
 
 

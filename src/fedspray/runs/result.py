@@ -32,7 +32,7 @@ class Score:
     """A metric over the seeds of a run; ``float`` and f-strings take its mean."""
 
     mean: float | None
-    """None where no seed has a value."""
+    """None if no seed has a value."""
     std: float | None
     """The sample standard deviation; None for one seed."""
     per_seed: Mapping[int, float | None]
@@ -60,7 +60,7 @@ class SeedResult:
     models: Mapping[str, PersonalModel]
     """Each client's personal model of the reported round."""
     proxies: proxies.ClassProxies | None = None
-    """The class vectors of the reported round, where the algorithm has any."""
+    """The class vectors of the reported round, if the algorithm has any."""
 
     def __repr__(self) -> str:
         scores = (f"{name} {percent(self.metrics[name])}%" for name in ("overall", "minority"))
@@ -102,7 +102,7 @@ class RunResult:
     folder: Path | None = None
     """The run folder, if there is one."""
     writer: Callable[[RunResult, Path], None] | None = None
-    """Writes the run folder where there is none."""
+    """Writes the run folder if there is none."""
 
     @classmethod
     def load(cls, folder: str | Path) -> RunResult:
@@ -125,7 +125,7 @@ class RunResult:
         elif self.writer is not None:
             self.writer(self, target)
         else:
-            raise InputError(f"this result cannot be saved to {target}: its data are elsewhere")
+            raise InputError(f"this result cannot be saved to {target}: its data is at the sites")
         return target
 
     @property
@@ -249,7 +249,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def spread(values: list[float | None]) -> Json:
-    """Mean and sample standard deviation over seeds; None where there is nothing, or one value, to spread."""
+    """Mean and sample standard deviation over seeds; None for too few values."""
     known = [value for value in values if value is not None]
     return {
         "mean": float(np.mean(known)) if known else None,

@@ -31,7 +31,7 @@ from fedspray.runs.settings import Resolved, resolve
 def begin(
     folder: Path, federation: Federation, run: RunSettings | Resolved, source: Json | None, *, threads: int = 1
 ) -> Path:
-    """Creates the run folder, with all that is needed to start again to the same bits."""
+    """Creates the run folder, with everything needed to start again to the same bits."""
     run = resolve(run)
     federation.check_labels(run.settings.keep_split)
     splits = federation.split_fingerprint() if run.settings.keep_split else None
@@ -54,12 +54,12 @@ def begin_with(
     splits: str | None = None,
     threads: int = 1,
 ) -> Path:
-    """The same for data that are elsewhere: ``fingerprint`` is None if nobody here can know it.
+    """The same for data elsewhere: ``fingerprint`` is None if unknown here.
 
-    ``splits`` is the fingerprint of the splits, where they are kept; None where the seeds draw them.
+    ``splits`` is the fingerprint of kept splits; None if the seeds draw them.
     """
     run = resolve(run)
-    run.for_clients(roster)  # refuse bad settings before anything is written
+    run.for_clients(roster)  # check settings before writing anything
     device = describe_device(run.device)
     store.new_folder(folder, resumable=fingerprint is not None)
     content = {
@@ -96,17 +96,17 @@ def carry_out(
     begun: bool = False,
     cluster: Cluster | None = None,
 ) -> RunResult:
-    """Runs all seeds here, from their checkpoints where there are any, and writes the result.
+    """Runs all seeds here, from their checkpoints if any, and writes the result.
 
     Args:
         federation: the clients.
         run: what is run.
-        folder: that `begin` made; None keeps nothing.
-        threads: for blocks of clients at the same time, or inside products.
-        checkpoint_every: rounds between checkpoints; None goes by time.
-        callbacks: who listens.
+        folder: made by `begin`; None writes nothing.
+        threads: for training blocks of clients in parallel, or inside products.
+        checkpoint_every: rounds between checkpoints; None: by time.
+        callbacks: listeners.
         on_record: called with the seed and every complete record.
-        begun: the folder was made for this federation just now. If not, the data are compared with its own.
+        begun: whether the folder was just made for this federation; if not, its data is checked.
         cluster: where the clients are trained; None: in this process.
     """
     here = Here(federation, resolve(run), threads, cluster)
@@ -123,7 +123,7 @@ def carry_out(
 
 
 def sole_writer(folder: Path | None) -> AbstractContextManager[None]:
-    """Nobody else writes into the folder meanwhile."""
+    """Keeps others from writing into the folder."""
     return nullcontext() if folder is None else files.only_writer(folder)
 
 
@@ -131,9 +131,9 @@ class Here:
     """The clients of a run, all in this process, or on a cluster that it leads.
 
     Args:
-        federation: they, and their data.
+        federation: the clients and their data.
         run: what is run.
-        threads: for blocks of clients at the same time, or inside products.
+        threads: for training blocks of clients in parallel, or inside products.
         cluster: where they are trained; None: in this process.
     """
 
@@ -153,7 +153,7 @@ class Here:
 
 
 def _write(federation: Federation, run: Resolved, threads: int, result: RunResult, folder: Path) -> None:
-    """Writes the folder of a run that was carried out without one."""
+    """Writes the folder of a run made without one."""
     begin(folder, federation, run, source=None, threads=threads)
     for seed in result.seeds:
         own = store.new_folder(folder / f"seed-{seed.seed}")
@@ -172,13 +172,13 @@ def _check_same_data(folder: Path, federation: Federation) -> None:
     content = files.read_json(folder / "settings.json")
     stored, splits = content["fingerprint"], content.get("splits")  # folders of older versions have no splits
     if stored != federation.fingerprint():
-        raise InputError(f"{folder} was begun on other data: its graphs had fingerprint {str(stored)[:12]}…")
+        raise InputError(f"{folder} was started on other data: its graphs had fingerprint {str(stored)[:12]}…")
     if splits is not None and splits != federation.split_fingerprint():
-        raise InputError(f"{folder} was begun on other splits: its own had fingerprint {splits[:12]}…")
+        raise InputError(f"{folder} was started on other splits: its own had fingerprint {splits[:12]}…")
 
 
 def _baseline(run: Resolved, seed: int) -> RunSettings:
-    """Local with whatever of a run's settings it knows, on the splits at hand."""
+    """Local with those of a run's settings that it has, on the current splits."""
     owners = (algorithms.find("local"), type(run.algorithm.backbone), RoundSettings)
     known = {each.name for owner in owners for each in fields(owner)}
     return replace(

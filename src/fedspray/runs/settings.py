@@ -1,6 +1,6 @@
-"""From the settings of a run to the objects that carry it out.
+"""From the settings of a run to its objects.
 
-A setting is a field of the algorithm, of its backbone, or of the rounds; its name alone says which.
+A setting is a field of the algorithm, of its backbone, or of the rounds; its name tells which.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fedspray.links.base import Link
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
-    """The settings of a run as objects: `resolve` makes them once, and everybody hands them on."""
+    """The settings of a run as objects: `resolve` makes them once."""
 
     settings: RunSettings
     algorithm: Algorithm[Any, Any]
-    """The server's, and that of every client without a backbone of its own."""
+    """The server's, and that of every client without its own backbone."""
     rounds: RoundSettings
     links: tuple[Link, ...] = ()
-    """What messages pass between clients and server."""
+    """The steps that messages pass between clients and server."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -43,7 +43,7 @@ class Resolved:
 
     @property
     def device(self) -> torch.device:
-        """Where clients are trained; refused if it is not there."""
+        """Where clients train; refused if it doesn't exist."""
         return find_device(self.settings.device)
 
     @property
@@ -52,12 +52,12 @@ class Resolved:
         return values_of(self.algorithm, self.rounds)
 
     def for_clients(self, roster: Roster) -> list[Algorithm[Any, Any]]:
-        """Each client's algorithm: the same, but for the backbones that `backbone_of` names."""
+        """Each client's algorithm: the same, except for the backbones in `backbone_of`."""
         asked, least = max(1, round(self.rounds.participation * roster.num_clients)), self.rounds.min_clients
         if least is not None and least > asked:
             raise InputError(f"min_clients is {least}, but only {asked} clients train in a round")
         if roster.task.num_features == 0:
-            raise InputError(f"{roster.name} has no node features here, but training needs them")
+            raise InputError(f"{roster.name} has no node features, but training needs them")
         others = self.settings.backbone_of
         for client in others:
             if client not in roster.clients:
@@ -73,15 +73,15 @@ class Resolved:
         return [own[others[name]] if name in others else self.algorithm for name in roster.clients]
 
     def refuse_text(self) -> None:
-        """Refuses a number in quotation marks: in Python it is a slip, while flags are text before they are read."""
+        """Refuses a number in quotes: in Python it is a mistake, while flags are text anyway."""
         for name, value in self.settings.values.items():
             read = self.values[name]
             if isinstance(value, str) and not isinstance(read, str):
-                raise InputError(f"{name} is the text {value!r}, but must not be in quotation marks: {read!r}")
+                raise InputError(f"{name} is the text {value!r}, but must be {read!r}, without quotes")
 
 
 def resolve(settings: RunSettings | Resolved) -> Resolved:
-    """From names and values to the algorithm with its backbone, and the rounds; what is resolved stays as it is."""
+    """From names and values to the algorithm with its backbone, and the rounds; resolved settings pass through."""
     if isinstance(settings, Resolved):
         return settings
     algorithm_class, backbone_class = algorithms.find(settings.algorithm), backbones.find(settings.backbone)
@@ -91,14 +91,14 @@ def resolve(settings: RunSettings | Resolved) -> Resolved:
         for name in sorted(set(own) & set(owners)):
             raise InputError(
                 f"{name} is a setting of {owner.__name__} and of {owners[name].__name__}, "
-                "but a name must mean one thing: rename one of them"
+                "but a name must have one meaning: rename one of them"
             )
         owners |= own
     given = _given(settings)
     for name in given:
         others = [f.name for f in fields(settings) if f.name != "values"]
         if name in others:
-            raise InputError(f"{name} is not a setting: it has a flag, a key and an argument of its own")
+            raise InputError(f"{name} is not a setting: use its own flag, key or argument")
         if name not in owners:
             raise unknown("setting", name, owners, elsewhere=others)
     rounds = RoundSettings(**_read(given, RoundSettings))
@@ -111,7 +111,7 @@ def resolve(settings: RunSettings | Resolved) -> Resolved:
     if settings.baseline is not None and any(link.only_sums for link in chain):
         raise InputError(
             f"baseline is {settings.baseline!r}, which is compared client by client, but with secure-sum figures of "
-            "single clients exist only at the clients: leave one of them out"
+            "single clients exist only at the clients: use only one of them"
         )
     return Resolved(settings, algorithm, rounds, chain)
 
@@ -121,7 +121,7 @@ def _backbone(settings: RunSettings, name: str) -> Backbone:
 
 
 def _given(settings: RunSettings) -> dict[str, Any]:
-    """What is not left at its default, the preset first."""
+    """The non-default values, the preset's first."""
     presets = algorithms.find(settings.algorithm).presets
     if settings.preset is not None and settings.preset not in presets:
         raise unknown(f"preset of {settings.algorithm}", settings.preset, presets)
@@ -129,7 +129,7 @@ def _given(settings: RunSettings) -> dict[str, Any]:
 
 
 def _read(given: Mapping[str, Any], owner: type[Any]) -> dict[str, Any]:
-    """The settings of one owner, each as its type wants it."""
+    """The settings of one owner, checked by type."""
     return {f.name: parse(f.name, given[f.name], kind_of(f)) for f in fields(owner) if f.name in given}
 
 
@@ -143,7 +143,7 @@ def check_meaning(algorithm: str, names: Iterable[str], backbone: str | None = N
         if name in found.ignores:
             raise InputError(f"{algorithm} ignores {name}: it uses none of {', '.join(sorted(found.ignores))}")
         if name in unused:
-            raise InputError(f"{name} is set, but {backbone} ignores {' and '.join(sorted(unused))}: leave it out")
+            raise InputError(f"{name} is set, but {backbone} ignores {' and '.join(sorted(unused))}: remove it")
 
 
 def values_of(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def values_of(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = Non
 
 
 def deciding(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:
-    """The settings that tell results apart: all of `values_of`, but later ones only where they are not neutral."""
+    """The settings that identify a result: all of `values_of`, later ones only if not neutral."""
     parts = (algorithm, algorithm.backbone, *(() if rounds is None else (rounds,)))
     classes = [each for part in parts for each in reversed(type(part).__mro__) if is_dataclass(each)]
     neutral = {f.name: f.metadata["neutral"] for each in classes for f in fields(each) if "neutral" in f.metadata}

@@ -1,17 +1,17 @@
-"""Files of a run: every one appears whole or not at all (`fedspray.files`), and shows when it was changed.
+"""Files of a run, each written whole or not at all and sealed (`fedspray.files`).
 
 ::
 
-    RUN/settings.json             written first: all that is needed to start again
-    RUN/federation.json           the clients in numbers
+    RUN/settings.json             written first: everything needed to start again
+    RUN/federation.json           client statistics
     RUN/result.json               the result, when all seeds are done
     RUN/seed-0/rounds.jsonl       one record per round
     RUN/seed-0/checkpoint.safetensors   while the seed is running; checkpoint-before.safetensors: the one before it
     RUN/seed-0/events.out.tfevents.*    for TensorBoard
     RUN/seed-0/models/<client>/   the personal models: see `fedspray.runs.models`
     RUN/seed-0/shared.safetensors       what all clients have in common, for a newcomer: see `fedspray.runs.adapt`
-    RUN/seed-0/nodes.json         every labelled node: tested, and rightly predicted
-    RUN/seed-0/proxies.safetensors      class proxies before and after alignment, where there are any
+    RUN/seed-0/nodes.json         every labelled node: tested, and correctly predicted
+    RUN/seed-0/proxies.safetensors      class proxies before and after alignment, if any
     RUN/seed-0/result.json        when the seed is done
 """
 
@@ -40,8 +40,8 @@ FEDERATION = "federation.json"
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Writes tensors and JSON as one safetensors file, in one step.
 
-    A tensor that is stored twice is written once, and a row that was expanded to many clients once, so a
-    checkpoint is no larger than what it holds.
+    Duplicate tensors are written once, and so are rows expanded to many clients, so a
+    checkpoint is no larger than its content.
     """
     from safetensors.torch import save_file
 
@@ -66,7 +66,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what `write_tensors` wrote, and refuses what was changed since."""
+    """Reads what `write_tensors` wrote; refuses a changed file."""
     from safetensors import safe_open
 
     try:
@@ -79,7 +79,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} is not a readable safetensors file ({error})") from None
     if "meta" not in header:
         raise InputError(f"{path} was not written by fedspray: it has no description of its tensors")
-    if set(header) != {"meta", "alias", "expanded"}:  # files of older versions have these alone, and no seal
+    if set(header) != {"meta", "alias", "expanded"}:  # files of older versions have only these, and no seal
         plain = {name: header.get(name, "") for name in ("meta", "alias", "expanded")}
         if header != _sealed_header(plain, tensors):
             raise InputError(f"{path} is damaged: it was changed after it was written")
@@ -96,7 +96,7 @@ def _sealed_header(header: dict[str, str], tensors: Mapping[str, Tensor]) -> dic
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 of named tensors: the same weights give the same digest, wherever they are stored."""
+    """sha256 of named tensors: the same weights give the same digest."""
     result = hashlib.sha256()
     for name in sorted(tensors):
         value = tensors[name].contiguous()
@@ -106,10 +106,10 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 class RecordFile:
-    """The records of one seed, a JSON line for each round, as a chain."""
+    """The records of one seed, one JSON line per round, as a sealed chain."""
 
     def __init__(self, path: Path, keep: int) -> None:
-        """Opens the file and keeps its first ``keep`` records: those that a checkpoint knows of."""
+        """Opens the file and keeps its first ``keep`` records: those of the checkpoint."""
         lines, self.records = files.read_chain(path, keep)
         files.write_text(path, "".join(f"{line}\n" for line in lines))
         self._path = path
@@ -138,7 +138,7 @@ class RecordFile:
 
 
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Writes the checkpoint of a seed; the one before stays beside it."""
+    """Writes the checkpoint of a seed; keeps the previous one."""
     current, newer = folder / CHECKPOINT, folder / ".newer.tmp"
     write_tensors(newer, tensors, meta)
     if current.exists():
@@ -147,15 +147,15 @@ def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
-    """The last checkpoint of a seed, or the one before it where the last is damaged; nothing where there is none."""
+    """The last checkpoint of a seed, or the one before it if the last is damaged; None without any."""
     found = [folder / name for name in (CHECKPOINT, OLDER_CHECKPOINT) if (folder / name).exists()]
     for path in found:
         try:
             return read_tensors(path)
         except InputError as error:
             if path == found[-1]:
-                raise InputError(f"{error}: remove {folder}, and it is run again from its start") from None
-            warnings.warn(f"{error}; going on from the checkpoint before it", stacklevel=2)
+                raise InputError(f"{error}: remove {folder} to run it again from the start") from None
+            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
     return {}, None
 
 
@@ -166,7 +166,7 @@ def drop_checkpoints(folder: Path) -> None:
 
 
 def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:
-    """Refuses a folder that holds anything, or cannot be made.
+    """Refuses a folder that isn't empty or cannot be made.
 
     ``what`` is the flag that names it, and ``resumable`` says that ``--resume`` continues what is there.
     """
@@ -175,12 +175,12 @@ def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:
         raise InputError(f"{path} exists already and is not empty: choose a new folder{otherwise}")
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        why = "may not be written to" if nearest.is_dir() else "is not a folder"
+        why = "is not writable" if nearest.is_dir() else "is not a folder"
         raise InputError(f"{f'{what} ' if what else ''}{path} cannot be made: {nearest} {why}")
 
 
 def new_folder(path: Path, *, resumable: bool = False) -> Path:
-    """Creates a folder; refuses one that holds anything."""
+    """Creates a folder; refuses one that isn't empty."""
     check_new(path, resumable=resumable)
     path.mkdir(parents=True, exist_ok=True)
     return path

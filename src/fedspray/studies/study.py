@@ -133,7 +133,7 @@ class Study:
             for owners, values in self.flags:
                 both = sorted(searched & set(values))
                 if both and not (set(self.methods) - {method}) & set(owners):
-                    raise InputError(f"{both[0]} is set by a flag and searched for {method}, but only one can be")
+                    raise InputError(f"{both[0]} is both set by a flag and searched for {method}: do only one")
 
     def _row(self, dataset: str, backbone: str, method: str) -> Row:
         values = dict(self.base.run.values)

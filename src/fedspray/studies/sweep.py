@@ -30,7 +30,7 @@ def sweep_rows(study: Study, setting: str, values: Sequence[Any]) -> list[tuple[
     if len(values) < 2:
         raise InputError(f"{setting} has {len(values)} value(s), but a sweep needs at least 2")
     if any(setting in given for _, given in study.flags):
-        raise InputError(f"{setting} is set by a flag and varied, but only one can be")
+        raise InputError(f"{setting} is both set by a flag and varied: do only one")
     for row in study.rows():
         check_meaning(row.run.algorithm, [setting], row.run.backbone)
     found = []
