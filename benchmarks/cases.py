@@ -72,9 +72,7 @@ def choose_cases(
     folders = datasets.DataFolders.from_environment()
     lists = folders.located(partitions or Path("partitions"))
     if partitions is not None and not lists.is_dir():
-        raise InputError(
-            f"--partitions {partitions} is not a folder, but one with a folder for each data set is needed"
-        )
+        raise InputError(f"--partitions {partitions} is not a folder, but must hold a folder per data set")
     sizes: Sequence[tuple[int, int]] = [_size(text) for text in banks]
     if not names and not sizes:
         names = [name for name in (REAL[:1] if quick else REAL) if folders.hold(name)]

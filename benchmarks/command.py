@@ -54,9 +54,9 @@ def bench(
             default="partitions, or in FEDSPRAY_DATA; else Louvain",
         ),
     ] = None,
-    quick: Annotated[bool, flag("About a minute: by default fewer cases and repetitions.", box=_WHAT)] = False,
+    quick: Annotated[bool, flag("About a minute: fewer cases and repetitions.", box=_WHAT)] = False,
     reference: Annotated[
-        Path | None, flag("A Python file with another implementation, played in turn.", "FILE.py", box=_HOW)
+        Path | None, flag("A Python file with another implementation to compare with.", "FILE.py", box=_HOW)
     ] = None,
     repetitions: Annotated[Count | None, flag("Rounds that count.", "N", box=_HOW, default="7; quick: 3")] = None,
     threads: Annotated[Count, flag("Threads.", "N", box=_HOW)] = 1,
@@ -76,7 +76,7 @@ def bench(
         quick=quick,
     )
     if reference is not None and not reference.is_file():
-        raise InputError(f"--reference {reference} is not a file, but a Python file is needed")
+        raise InputError(f"--reference {reference} is not a file, but must be a Python file")
     if out is not None:
         check_target(out / f"{NAME}.json", (".json",), "--out")
     output, rounds = Output(as_json), repetitions or (3 if quick else 7)
@@ -155,7 +155,7 @@ def _header(threads: int, repetitions: int) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name where the system tells it."""
+    """The processor's name, if known."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

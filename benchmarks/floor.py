@@ -26,7 +26,7 @@ def floor_of(algorithm: Algorithm, batch: GraphBatch) -> Step:  # type: ignore[t
     """A function that does the bare work of one round of FedSpray, FedAvg or Local once.
 
     Args:
-        algorithm: with a backbone whose layers multiply and pass messages, and do nothing else that takes time.
+        algorithm: with a backbone whose layers only multiply and pass messages.
         batch: all clients.
     """
     forward, backward, shapes = _network(algorithm.backbone, batch)
@@ -73,7 +73,7 @@ def _layers(backbone: Backbone, batch: GraphBatch) -> list[tuple[Layer, int, int
     task, inner = Task(batch.num_features, batch.num_classes), backbone.inner_layer()
     if inner is None or (inner.adjacency(batch) is None and not isinstance(inner, Linear)):
         name = type(backbone).__name__.lower()
-        raise InputError(f"backbone is {name}, but a floor is known only for layers that are products of matrices")
+        raise InputError(f"backbone is {name}, but a floor exists only for layers that are matrix products")
     if isinstance(backbone, LayeredBackbone):
         return list(backbone.table(task).values())
     width = task.num_classes

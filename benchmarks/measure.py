@@ -1,4 +1,4 @@
-"""Rounds of all players in turn, and what is said about them: medians, ratios, peak memory.
+"""Rounds of all players in turn: medians, ratios, peak memory.
 
 A machine is never quiet, so a ratio is the median of the ratios of rounds that were played one after another.
 """
@@ -87,7 +87,7 @@ class _Table:
         self.metrics: dict[str, list[Mapping[str, float]]] = {OURS: [], REFERENCE: []}
 
     def play(self, kind: str) -> Sample | None:
-        """One round; None if this player is not there or cannot go on."""
+        """One round; None if this player is absent or can't continue."""
         if kind not in self._players or kind in self.failures:
             return None
         try:

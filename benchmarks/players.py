@@ -90,7 +90,7 @@ def load_reference(file: Path) -> Callable[..., Reference]:
     """The function ``build(federation, algorithm, seed, dtype)`` of a Python file."""
     spec = importlib.util.spec_from_file_location(f"fedspray_reference_{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
-        raise InputError(f"{file} is no Python file, but the reference must be one")
+        raise InputError(f"{file} is not a Python file, but the reference must be one")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look for their module there
     spec.loader.exec_module(module)

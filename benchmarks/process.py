@@ -1,4 +1,4 @@
-"""A process for each player, which plays a round when it is told to and sleeps otherwise.
+"""A process per player, which plays a round on request and sleeps otherwise.
 
 So peak memory is each player's own, none runs with another's allocator settings, and yet rounds of all of
 them alternate within a second of each other, under the same load of the machine.
@@ -36,11 +36,11 @@ class Sample:
 
 
 class PlayerFailed(RuntimeError):
-    """A player cannot go on; the others can."""
+    """A player can't continue; the others can."""
 
 
 class Player:
-    """One player of a case, in a process of its own.
+    """One player of a case, in its own process.
 
     Args:
         kind: ours, floor or reference.

@@ -1,6 +1,6 @@
 """How fast this machine is right now: one sparse product of PubMed's size.
 
-Shared machines differ by a factor of two from one hour to the next. Ratios within a run do not mind; CPU seconds
+Shared machines differ by a factor of two from one hour to the next. Ratios within a run don't care; CPU seconds
 do, and can only be compared with those of another day or machine through something that both measured.
 """
 

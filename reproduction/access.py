@@ -1,4 +1,4 @@
-"""Which data are here, and whose clients they are cut into."""
+"""Which data is here, and whose clients it is cut into."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LISTS = "xbfu/FedSpray"
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Data that are here."""
+    """Data found here."""
 
     data: Data
     """With the node lists' real place."""
@@ -30,7 +30,7 @@ class Found:
 
 @dataclass(frozen=True)
 class NotFound:
-    """Data that are not here, and where to put them."""
+    """Missing data, and where to put it."""
 
     reason: str
 
@@ -60,7 +60,7 @@ class Access:
         return cls([Path("partitions"), *([] if folders.data is None else [folders.data / "partitions"])])
 
     def find(self, data: Data, *, features: bool = True) -> Found | NotFound:
-        """The federation of some data: with the authors' clients where their lists are here, else with Louvain's.
+        """The federation of some data: with the authors' clients if their lists are here, else with Louvain's.
 
         Args:
             data: what is looked for.

@@ -52,7 +52,7 @@ def reproduce(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make tables and figures of the paper again: published, ours, difference."""
+    """Reproduce the paper's tables and figures: published, ours, difference."""
     from fedspray.errors import unknown
     from fedspray.report.files import check_target
     from fedspray.studies.grid import Grid
@@ -113,7 +113,7 @@ def _make(output: Output, chosen: Sequence[str], order: Order, folder: Path, aga
             files.append(file)
         made.append(result)
     if not made:
-        raise InputError(f"{', '.join(chosen)} has no rows on {', '.join(order.datasets)}: leave out --dataset")
+        raise InputError(f"{', '.join(chosen)} has no rows on {', '.join(order.datasets)}: remove --dataset")
     output.note(f"wrote {', '.join(files)} to {folder}")
     output.result({"quick": order.quick, "parts": [result.to_json() for result in made], "files": files})
     study.finish([cell for result in made for cell in result.cells])
@@ -142,7 +142,7 @@ def _check_earlier(folder: Path, part: str, datasets: Sequence[str], access: Acc
 
     earlier, file = earlier_figures(folder, part), folder / f"{part}-published.csv"
     if quick and part not in UNTRAINED and any(figure.status != QUICK for figure in earlier.values()):
-        raise InputError(f"{file} holds figures of full runs, but quick ones must not stand beside them: change --out")
+        raise InputError(f"{file} holds figures of full runs, which quick ones must not replace: change --out")
     others = sorted({name[0] for name in earlier} - set(datasets)) if datasets else []
     if others:
         raise InputError(

@@ -87,7 +87,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Missing:
-    """Rows that could not be had, and how to have them."""
+    """Missing rows, and how to get them."""
 
     dataset: str
     reason: str
@@ -126,7 +126,7 @@ class PartResult:
         }
 
     def to_markdown(self) -> str:
-        """A section: findings, tables, pictures, and what could not be had."""
+        """A section: findings, tables, pictures, and missing rows."""
         parts = [f"## {self.title}\n", f"Published: {self.source}.\n"]
         parts += ["\n".join(f"- {sentence}" for sentence in self.findings) + "\n"] if self.findings else []
         parts += [sheet.to_markdown() for sheet in self.sheets]

@@ -106,5 +106,5 @@ def test_a_file_without_build_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing.py", "notes.txt"])
 def test_what_is_no_python_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("no Python")
-    with pytest.raises(InputError, match=f"{name} is no Python file"):
+    with pytest.raises(InputError, match=f"{name} is not a Python file"):
         load_reference(tmp_path / name)

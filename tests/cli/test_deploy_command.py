@@ -225,7 +225,7 @@ class TestWithTheExtra:
         own.write_text(json.dumps({**content, "format": 0}))  # of a version whose agreements cannot be read any more
         assert run_command(["site", "agree", str(kit), str(new), "--yes"]) == 0
         shown = capsys.readouterr()
-        assert "the agreement of before cannot be compared" in shown.err
+        assert "the previous agreement cannot be compared" in shown.err
         assert "num_features: 5" in shown.out
         assert own.read_text() == today
 

@@ -45,7 +45,7 @@ def test_unknown_name_lists_the_known_ones() -> None:
 
 
 def test_separate_clients_are_not_one_graph() -> None:
-    with pytest.raises(InputError, match="'twitch' is not one graph but one for each client"):
+    with pytest.raises(InputError, match="'twitch' has one graph per client"):
         datasets.load("twitch")
 
 

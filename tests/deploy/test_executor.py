@@ -92,7 +92,7 @@ def test_an_answer_that_is_sent_again_is_in_the_ledger_again(tmp_path: Path) -> 
     job = Job(tmp_path).start()
     first, second = job.ask(), job.ask()
     assert first.error is None
-    assert first.pack()[0] == second.pack()[0], "the answer of before, seconds included"
+    assert first.pack()[0] == second.pack()[0], "the previous answer, seconds included"
     lines = read_answers(job.kit)
     assert [(line["run"], line["seed"], line["round"]) for line in lines] == [("run", 0, 1)] * 2
     assert lines[0]["fields"] == lines[1]["fields"]

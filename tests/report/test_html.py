@@ -173,7 +173,7 @@ def test_runs_under_other_seeds_are_not_called_references(run_folders: Folders, 
     rows = headline_rows(comparison, make_cards(comparison))
     assert [(row["is_reference"], row["gain"]) for row in rows] == [(True, None), (False, None)]
     summary = write_report([run_folders["local"], tmp_path / "fedavg"], tmp_path / "page.html")
-    assert summary["finding"].startswith("No other method has a test node in common with local")
+    assert summary["finding"].startswith("No other method shares a test node with local")
     page = (tmp_path / "page.html").read_text()
     assert page.count("<small>reference</small>") == 1
     assert 'id="overview"' not in page

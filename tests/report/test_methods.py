@@ -96,7 +96,7 @@ def test_a_backbone_without_a_reference_is_compared_with_none(tmp_path: Path) ->
 
 def test_other_data_are_refused(run_folders: Folders, tmp_path: Path) -> None:
     fedspray.run(ragged_federation(changed=1), algorithm="fedavg", rounds=2, out=tmp_path / "other")
-    with pytest.raises(InputError, match=r"other was run on other data than .*local"):
+    with pytest.raises(InputError, match=r"other was run on different data from .*local"):
         read_comparison([run_folders["local"], tmp_path / "other"])
 
 
@@ -117,7 +117,9 @@ def test_runs_whose_data_nobody_knows_are_compared_by_their_clients(run_folders:
     for folders in ([deployed, again], [run_folders["local"], deployed], [deployed, run_folders["local"]]):
         assert len(read_comparison(folders).methods) == 2
     other = without_fingerprint(run_folders["fedspray"], tmp_path / "other", {"client_02": "spain"})
-    with pytest.raises(InputError, match=r"other was run on other data than .*deployed \(clients client_00.* spain\)"):
+    with pytest.raises(
+        InputError, match=r"other was run on different data from .*deployed \(clients client_00.* spain\)"
+    ):
         read_comparison([deployed, other])
     fedspray.run(ragged_federation().with_split(0), algorithm="fedavg", rounds=2, out=tmp_path / "small")
     file = tmp_path / "small" / "seed-0" / "result.json"
@@ -125,7 +127,7 @@ def test_runs_whose_data_nobody_knows_are_compared_by_their_clients(run_folders:
     content["clients"]["client_00"]["nodes"] += 1
     files.write_json(file, content)
     with pytest.raises(
-        InputError, match=r"small was run on other data than .*deployed \(other numbers of test nodes\)"
+        InputError, match=r"small was run on different data from .*deployed \(other numbers of test nodes\)"
     ):
         read_comparison([deployed, tmp_path / "small"])
 

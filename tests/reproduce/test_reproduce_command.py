@@ -98,7 +98,7 @@ def test_quick_figures_do_not_stand_beside_full_ones(capsys: pytest.CaptureFixtu
     full = Path("results/table2.md").read_text()
     capsys.readouterr()
     assert run_command([*arguments, "--quick"]) == 2
-    sentence = "results/table2-published.csv holds figures of full runs, but quick ones must not stand beside them"
+    sentence = "results/table2-published.csv holds figures of full runs, which quick ones must not replace"
     assert sentence in capsys.readouterr().err
     assert Path("results/table2.md").read_text() == full
 
@@ -160,7 +160,7 @@ def test_figures_of_the_authors_clients_stay(capsys: pytest.CaptureFixture[str])
 
 def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["reproduce", "table1", "--dataset", "cora"]) == 2
-    assert "table1 has no rows on cora: leave out --dataset" in capsys.readouterr().err
+    assert "table1 has no rows on cora: remove --dataset" in capsys.readouterr().err
     assert not Path("studies").exists()
 
 

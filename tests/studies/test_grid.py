@@ -154,7 +154,7 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
         Grid([cell("local")], tmp_path)
     for text in ("{", "[]"):
         outcome.path.write_text(text)
-        with pytest.raises(InputError, match="remove the file, and the cell is run again"):
+        with pytest.raises(InputError, match="remove the file to run the cell again"):
             Grid([cell("local")], tmp_path)
 
 
@@ -173,7 +173,7 @@ def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> Non
     else:
         del content[part]
     outcome.path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="is damaged: remove the file, and the cell is run again"):
+    with pytest.raises(InputError, match="is damaged: remove the file to run the cell again"):
         Grid([cell("local")], tmp_path)
 
 

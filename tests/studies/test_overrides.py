@@ -90,5 +90,5 @@ def test_a_method_with_a_preset_and_no_algorithm_is_the_papers() -> None:
 
 
 def test_a_name_that_is_another_algorithms_is_refused() -> None:
-    with pytest.raises(InputError, match=r"the method called 'apfl' runs 'fedspray', but its name is another"):
+    with pytest.raises(InputError, match=r"the method called 'apfl' runs 'fedspray', but has another"):
         changed({}, file={"compare": {"algorithms": [{"name": "apfl", "preset": "published"}]}})

@@ -85,7 +85,7 @@ def test_names_may_have_a_slash_if_they_stay_clear() -> None:
             {"algorithms": ["fedavg", "fedspray"], "set": {"fedavg": {"distill_weight": 1}}},
             "fedavg, gcn: unknown setting 'distill_weight'",
         ),
-        ({"tune": {"seeds": [0]}}, "the tuning seed 0 is also a seed of the report, but they must differ"),
+        ({"tune": {"seeds": [0]}}, "the tuning seed 0 is also reported, but tuning and reported seeds must differ"),
         ({"tune": {"criterion": "test"}}, "unknown criterion 'test': choose one of balanced, balanced_accuracy, loss"),
         (
             {

@@ -184,7 +184,7 @@ def agree(
     try:
         changes = Agreement.load(kit / "local").changes(new)  # of whatever version: it is not going to be run
     except InputError as error:
-        output.note(f"the agreement of before cannot be compared ({error}); this is all of the new one:")
+        output.note(f"the previous agreement cannot be compared ({error}); this is all of the new one:")
         changes = new.lines()
     for line in changes:
         output.show(line)

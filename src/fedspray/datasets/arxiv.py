@@ -1,6 +1,6 @@
-"""ogbn-arxiv: papers of computer science on arXiv that cite each other; features are mean word vectors.
+"""ogbn-arxiv: computer science papers on arXiv that cite each other; features are mean word vectors.
 
-Read from the raw files of the Open Graph Benchmark themselves, so its package is not needed.
+Reads the Open Graph Benchmark's raw files, so its package is not needed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _arxiv(folders: DataFolders) -> Graph:
 CARDS = (
     DatasetCard(
         name="arxiv",
-        title="papers of computer science on arXiv that cite each other",
+        title="computer science papers on arXiv that cite each other",
         num_nodes=169_343,
         num_edges=1_157_799,  # 1,166,243 published citations, some of them mutual
         num_features=128,

@@ -9,8 +9,8 @@ edges are drawn independently (a stochastic block model) with these expected num
     minority – minority   N₋ · d₋ · (1 - p) / 2        d₋ = d · (1 - p) / (q · p)
 
 In *both* groups a neighbour is then a majority node with probability p, which in an undirected graph
-fixes the minority's expected degree at d₋ (equal degrees need q·p = 1 - p, as the defaults have it). A
-non-majority neighbour is any minority node alike, hence of each class by its share. Features are
+fixes the minority's expected degree at d₋ (equal degrees need q·p = 1 - p, as with the defaults). A
+minority neighbour is any minority node with equal probability, so of each class by its share. Features are
 N(μ_c, I) with all class means at the same distance from each other; so neighbours say nothing about a
 node's own class, and its features alone decide: between two equally frequent classes the best
 classifier is right with probability Φ(separation / 2).
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedspray.data.graph import Graph
 
 NODES_PER_CLIENT = 1_500
-"""Nodes of each client where their total is not given."""
+"""Nodes per client if no total is given."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Banks(ClientGraphs):
     num_clients: int = field(default=4, metadata={"help": "number of banks K"})
     num_nodes: int | None = field(
         default=None,
-        metadata={"help": "nodes of all banks together, shared evenly; default: 1,500 for each bank"},
+        metadata={"help": "nodes of all banks together, split evenly; default: 1,500 per bank"},
     )
     num_features: int = field(default=32, metadata={"help": "features F of a node; at least the classes"})
     num_classes: int = field(default=2, metadata={"help": "classes C"})
@@ -94,7 +94,7 @@ class Banks(ClientGraphs):
 
     @property
     def client_sizes(self) -> list[int]:
-        """Nodes of each client: equal, the first ones with one more where the total does not divide."""
+        """Nodes of each client: equal, with the remainder going to the first ones."""
         total = self.num_clients * NODES_PER_CLIENT if self.num_nodes is None else self.num_nodes
         share, rest = divmod(total, self.num_clients)
         return [share + (index < rest) for index in range(self.num_clients)]
@@ -114,7 +114,7 @@ class Banks(ClientGraphs):
         return self.generate(seed)
 
     def generate(self, seed: int = 0) -> dict[str, Graph]:
-        """Draws all clients; client k is the same whatever their number, at the same size."""
+        """Draws all clients; client k doesn't depend on their number, at the same size."""
         means = self.class_means(seed)
         width = max(2, len(str(self.num_clients - 1)))
         return {

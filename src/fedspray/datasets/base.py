@@ -1,9 +1,9 @@
-"""The cards of data sets: what is published about each, and what reads it.
+"""The cards of data sets: published facts, and a reader.
 
 A source is one module of this package with a tuple ``CARDS``. Of a `DatasetCard` the ``read`` function returns
 one `Graph`, which a partitioner cuts into clients. A `FederationCard` is of a data set that comes as one graph
 for each client (`ClientGraphs`), read or drawn. Both compare the graphs with the published counts, so that a
-wrong or damaged file is noticed before anything is learnt from it.
+wrong or damaged file is noticed before training.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class DatasetCard:
     num_features: int
     num_classes: int
     default_clients: int
-    """How many clients `louvain` makes of it by default; the paper's number where it used the data set."""
+    """The default number of `louvain` clients; the paper's, if it used the data set."""
     citation: str
     read: Callable[[DataFolders], Graph]
-    """Reads the raw files, fetching them where they are missing."""
+    """Reads the raw files, downloading missing ones."""
 
     def at_hand(self, folders: DataFolders) -> bool:
         """Whether it can be opened without a download."""
         return folders.hold(self.name)
 
     def load(self, folders: DataFolders | None = None) -> Graph:
-        """Reads the graph and refuses it if it does not have the published counts."""
+        """Reads the graph and refuses it if its counts differ from the published ones."""
         graph = self.read(folders or DataFolders.from_environment())
         self.check(graph)
         return graph
@@ -59,7 +59,7 @@ class DatasetCard:
 
 @dataclass(frozen=True)
 class ClientGraphs(ABC):
-    """A data set that is one graph for each client, all with one task: nothing has to be cut.
+    """A data set with one graph per client, all with one task.
 
     A subclass is a frozen dataclass, whose fields are its settings: each is a flag and a key of an experiment,
     ``num_clients`` is ``--clients``. One without these fields has its own clients and nodes.
@@ -73,7 +73,7 @@ class ClientGraphs(ABC):
         """The graph of each client, by the client's name."""
 
     def settings(self) -> dict[str, Any]:
-        """What a federation remembers of it."""
+        """Its settings, as stored in a federation."""
         return settings_of(self)
 
 
@@ -110,7 +110,7 @@ class FederationCard:
         return self.source.is_drawn or folders.hold(self.name)
 
     def load(self, source: ClientGraphs, seed: int = 0, folders: DataFolders | None = None) -> dict[str, Graph]:
-        """Reads or draws the clients and refuses them if they do not have the published counts."""
+        """Reads or draws the clients and refuses them if their counts differ from the published ones."""
         graphs = source.graphs(folders or DataFolders.from_environment(), seed)
         for client, (num_nodes, num_edges) in self.clients.items():
             published = {"num_nodes": num_nodes, "num_edges": num_edges}

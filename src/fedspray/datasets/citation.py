@@ -51,7 +51,7 @@ class Citation(ClientGraphs):
     """The three databases."""
 
     def graphs(self, folders: DataFolders, seed: int = 0) -> dict[str, Graph]:
-        """Reads npz files where all are there, else the published ones."""
+        """Reads npz files if all exist, else the published ones."""
         names = [Path(file).stem for file in FILES]
         for folder in folders.candidates("citation"):
             if all((folder / f"{name}.npz").is_file() for name in names):

@@ -1,4 +1,4 @@
-"""Flickr: images, joined where they share a place, a gallery, a group …; features are words of captions."""
+"""Flickr: images, linked if they share a place, a gallery, a group …; features are words of captions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRAPH_ONLY = Path("Flickr_graph_only") / "flickr_graph_only.npz"
 
 
 def read_flickr(folder: Path) -> Graph:
-    """Reads GraphSAINT's files; its train/validation/test roles are not used, every client draws its own."""
+    """Reads GraphSAINT's files; ignores its train/validation/test roles, since every client draws its own split."""
     try:
         with (folder / "adj_full.npz").open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             indices, indptr = archive["indices"], archive["indptr"]

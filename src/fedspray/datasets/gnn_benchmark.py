@@ -1,7 +1,7 @@
 """Coauthor CS and Physics, Amazon Photo and Computers: the graphs of the repository gnn-benchmark.
 
-The npz files hold CSR arrays, and CSR the features stay: dense, Physics would take 1.16 GB. Word
-counts are made binary, as PyTorch Geometric does.
+The npz files hold CSR arrays, and features stay CSR: dense, Physics would take 1.16 GB. Word
+counts become binary, as in PyTorch Geometric.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Agreement:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str) -> Agreement:
-        """Reads what `to_json` gave; whatever is wrong with it is said in one sentence."""
+        """Reads what `to_json` wrote; refuses anything wrong with one sentence."""
         if content.get("format") != FORMAT:
             raise InputError(f"{where} has format {content.get('format')!r}, but this version reads format {FORMAT}")
         _check_kinds(content, _KINDS, where)

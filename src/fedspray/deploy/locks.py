@@ -13,7 +13,7 @@ from fedspray.errors import disk_full_at
 PID_FILE = "fedspray.pid"
 """The lock of a kit, in its folder: held by the kit's process."""
 PATIENCE = 3.0
-"""Seconds for the process of before to end by itself."""
+"""Seconds for the previous process to end by itself."""
 
 
 class Lock:
@@ -48,7 +48,7 @@ class Lock:
             return
 
     def take_over(self) -> None:
-        """Takes the lock; a job process of before that has not noticed its end is ended."""
+        """Takes the lock; ends a previous job process that has not noticed its end."""
         try:
             self.acquire(PATIENCE)
         except TimeoutError:

@@ -1,7 +1,7 @@
 """The files of this package as they are installed: their hashes go into an agreement.
 
 Two machines that installed the same wheel, or a checkout of the same commit, have the same hashes. This finds drift
-and mistakes. It does not find malice: whoever changes the code of a machine can change this check too.
+and mistakes. It does not find malice: anyone who changes a machine's code can change this check too.
 """
 
 from __future__ import annotations

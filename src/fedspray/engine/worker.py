@@ -61,7 +61,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Memory:
-    """All that a worker remembers after a round."""
+    """A worker's state after a round."""
 
     round_index: int
     state: Any
@@ -90,7 +90,7 @@ class Worker:
         batch: their data.
         homophily: [N] local homophily of each node (NaN: none), for the report by homophily.
         seed: the run's.
-        device: where they are trained. What comes in is moved there, and what goes out is on the CPU.
+        device: where they train. Input is moved there; output is on the CPU.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class Worker:
         return columns_in_use(self.batch)
 
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
-        """Does what is asked. Returns what the algorithm sends up and, apart, the counts of the evaluation."""
+        """Answers a request: the algorithm's uplink and, separately, the evaluation counts."""
         last_known = request.round_index - 1 if request.from_round is None else request.from_round
         before = self.memory_at(last_known)
-        # A report trains nothing: the end of the last round stays, should the server fail and ask for both again.
+        # A report trains nothing, so the last round's state stays, in case the server fails and asks for both again.
         kept = self.memory_at(min(last_known, request.round_index - 2)) if request.detail else before
         self._memories = [before] if kept is before else [kept, before]
         state, candidate, best = before.state, before.candidate, _better(before, request.best_round)
@@ -146,7 +146,7 @@ class Worker:
         return uplink, counts
 
     def count_best(self) -> Message:
-        """The counts of the best model so far, as they were when it was the last one; nothing if there is none yet."""
+        """The counts of the best model so far, from when it was the last one; empty if there is none yet."""
         best = self._memories[-1].best
         return {} if best is None else self._evaluated(best, detail=False)
 
@@ -157,7 +157,7 @@ class Worker:
         return self._counted(shown, logits.cpu(), loss_logits, detail=detail)
 
     def _counted(self, model: Snapshot, logits: Tensor, loss_logits: Tensor | None, *, detail: bool) -> Message:
-        """What a model predicts, as counts; the loss is taken from other logits where there are any."""
+        """A model's predictions as counts; the loss may come from other logits."""
         if not all(torch.isfinite(part).all() for part in (logits, loss_logits) if part is not None):
             raise NotFinite(f"the model of round {model.round_index} gives predictions that are not finite")
         counts = self._counter.count(logits, loss_logits)
@@ -167,21 +167,21 @@ class Worker:
         return {**counts, **self._counter.detail(logits), "evaluation.round": whose}
 
     def memory_at(self, round_index: int) -> Memory:
-        """What the worker remembered when ``round_index`` was over (rounds that it missed change nothing)."""
+        """The worker's state at the end of ``round_index`` (rounds it missed change nothing)."""
         known = [memory for memory in self._memories if memory.round_index <= round_index]
         if not known:
-            raise Forgotten(f"asked for round {round_index}, but rounds {self.rounds} are remembered")
+            raise Forgotten(f"asked for round {round_index}, but only rounds {self.rounds} are kept")
         return known[-1]
 
     # ---- what survives a restart ------------------------------------------------------------------
 
     @property
     def rounds(self) -> list[int]:
-        """The rounds whose ends are remembered: at most two, in order."""
+        """The rounds whose state is kept: at most two, in order."""
         return [memory.round_index for memory in self._memories]
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """Everything remembered at the end of ``round_index``, by name."""
+        """The state at the end of ``round_index``, by name."""
         memory = self.memory_at(round_index)
         flat = tree.flatten(memory.state, "state")
         for name, snapshot in (("candidate", memory.candidate), ("best", memory.best)):
@@ -192,11 +192,11 @@ class Worker:
         return tree.to(flat, CPU)
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
-        """Goes back to what `tensors` held."""
+        """Restores what `tensors` held."""
         self.recall({round_index: tensors})
 
     def recall(self, memories: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Goes back to several rounds: what `tensors` held at each."""
+        """Restores several rounds: what `tensors` held at each."""
         template = self._memories[0].state
         self._memories = [
             _restored(template, tree.to(dict(memories[round_index]), self._device), round_index)
@@ -204,7 +204,7 @@ class Worker:
         ]
 
     def split(self, singles: Sequence[Worker]) -> list[Worker]:
-        """The same clients as one worker each: ``singles``, which are new, with what this one remembers."""
+        """The same clients as one worker each: ``singles``, which are new, with this worker's state."""
         for k, single in enumerate(singles):
             single._memories = [
                 Memory(
@@ -250,7 +250,7 @@ def _restored(template: Any, tensors: Mapping[str, Tensor], round_index: int) ->
 
 
 def _better(memory: Memory, best_round: int | None) -> Snapshot | None:
-    """The snapshot to keep: that of the best round or, if its evaluation was missed, the last one before it."""
+    """The snapshot to keep: that of the best round or, if that evaluation was missed, the last one before it."""
     candidate, best = memory.candidate, memory.best
     if candidate is None or best_round is None or candidate.round_index > best_round:
         return best

@@ -1,4 +1,4 @@
-"""Links: stations between clients and server, one file each; `make` builds one from ``"name setting=value …"``."""
+"""Links: steps between clients and server, one file each; `make` builds one from ``"name setting=value …"``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make(text: str) -> Link:
 
 
 def chain(texts: Iterable[str], declared: Declared) -> tuple[Link, ...]:
-    """Several links in the order in which a message passes them on its way up; refuses those that do not fit."""
+    """Several links in the order in which a message passes them on its way up; refuses incompatible ones."""
     names = list(texts)
     made = tuple(make(text) for text in names)
     for link in made:
@@ -51,12 +51,12 @@ def chain(texts: Iterable[str], declared: Declared) -> tuple[Link, ...]:
 
 
 def _check_sums(names: list[str], links: tuple[Link, ...], place: int) -> None:
-    """What only adds up comes last, after nothing that the server would have to undo client by client."""
+    """A link that only adds comes last, and not after one that the server must undo client by client."""
     if place + 1 < len(links):
         raise InputError(f"{names[place]} must be the last link, but {names[place + 1]} comes after it")
     for name, link in zip(names[:place], links, strict=False):
         if type(link).at_server is not Link.at_server:
             raise InputError(
-                f"{names[place]} cannot be combined with {name}: the server has to open what {name} sends client by "
-                "client, but would see sums only"
+                f"{names[place]} cannot be combined with {name}: the server must decode {name} client by "
+                "client, but would see only sums"
             )

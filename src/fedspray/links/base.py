@@ -1,7 +1,7 @@
-"""The contract of a link: a station between a client and the server that changes messages on their way.
+"""The contract of a link: a step between a client and the server that changes messages.
 
 A link has a client's half and a server's half for each direction. A chain of links is passed forwards where a message
-leaves and backwards where it arrives, with the same text in one process and between organisations::
+leaves and backwards where it arrives, with the same code in one process and between organisations::
 
     up      client: to_server of A, of B   →  what is counted in bytes  →   server: at_server of B, of A
     down    server: to_client of A, of B   →  what is counted in bytes  →   client: at_client of B, of A
@@ -24,12 +24,12 @@ from fedspray.messages import Declared
 from fedspray.nn.tree import Message
 
 Memory = dict[str, Tensor]
-"""What one half remembers of one client from round to round. It is part of every checkpoint."""
+"""The state one half keeps for one client between rounds. It is part of every checkpoint."""
 
 
 @dataclass(frozen=True, repr=False)
 class Trip:
-    """What both ends know of a message on its way."""
+    """What both ends know about a message."""
 
     client_id: int
     round_index: int
@@ -43,11 +43,11 @@ class Trip:
     feature_keys: frozenset[str] = frozenset()
     """Keys that travel down and have a row for each feature: [1, F, …]."""
     columns: Tensor | None = None
-    """At the client alone: the features that its nodes use, ascending."""
+    """Only at the client: the features its nodes use, ascending."""
     received: Message = field(default_factory=dict)
     """On the way up: what came down in this round, as this link's `at_client` gave it. The server knows it too."""
     sent: Message = field(default_factory=dict)
-    """On the way up, at the server alone: what this link's `to_client` was given in this round."""
+    """On the way up, only at the server: what this link's `to_client` was given in this round."""
 
     def __repr__(self) -> str:
         return line(self, f"client {self.client_id}", f"round {self.round_index}")
@@ -55,14 +55,14 @@ class Trip:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Base of all links. Fields are settings only; what a link does not change it leaves out."""
+    """Base of all links. Fields are settings only; override only the methods that change something."""
 
     summary: ClassVar[str]
     """One line for lists."""
     reveals: ClassVar[str] = ""
-    """What the server learns from this link that it would not know without it."""
+    """What this link reveals to the server."""
     only_sums: ClassVar[bool] = False
-    """Whether the server gets sums over clients instead of their messages: the engine carries out how."""
+    """Whether the server gets sums over clients instead of their messages; the engine does the summing."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -72,14 +72,14 @@ class Link:
         check_choices(self)
 
     def check(self, declared: Declared) -> None:
-        """Refuses an algorithm that this link cannot serve, by an `InputError`."""
+        """Raises an `InputError` for an algorithm that this link can't serve."""
 
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
-        """The client's half on the way up: what leaves, and what the client remembers."""
+        """The client's half on the way up: the message as sent, and the client's new state."""
         return message, memory
 
     def at_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
-        """The server's half on the way up: the inverse, and what the server remembers of this client."""
+        """The server's half on the way up: the inverse, and the server's new state for this client."""
         return message, memory
 
     def to_client(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:

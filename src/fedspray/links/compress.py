@@ -1,12 +1,12 @@
 """Fewer bits for each number, both ways, with error feedback.
 
-Up, with x what a client sends, counted from what it received where that came down, and e what earlier rounds left out:
+Up, with x what a client sends, relative to what it received if that came down, and e the error left by earlier rounds:
 
     c = x + e        send Q(c) and the scale of each tensor        e ← c - Q(c) stays at the client
 
-Down likewise, with e at the server; there x is the message itself, so a client that misses one loses nothing but the
+Down likewise, with e at the server; there x is the message itself, so a client that misses one only loses the
 error of one round. Q rounds to whole multiples of max|c| / 127 (8 bits) or max|c| / 7 (4 bits), or to float16 (16).
-Counts, and tensors of fewer than 64 numbers, travel as they are. What did not come down goes up with 8 bits at least.
+Counts, and tensors of fewer than 64 numbers, travel as they are. Keys that didn't come down go up with at least 8 bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SMALL = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Compress(Link):
-    """Rounds what travels, and sends what rounding left out in later rounds."""
+    """Rounds messages, and sends the rounding error in later rounds."""
 
     summary: ClassVar[str] = "4, 8 or 16 bits for each number, both ways, with error feedback"
 
@@ -75,7 +75,7 @@ class Compress(Link):
         return sent, left
 
     def at_client(self, message: Message, trip: Trip) -> Message:
-        """The numbers as far as they came."""
+        """The rounded numbers."""
         return _opened(message, trip.dtype)
 
 
@@ -89,7 +89,7 @@ def _is_exact(value: Tensor, bits: int) -> bool:
 
 
 def _rounded(name: str, value: Tensor, left: Memory, bits: int) -> Message:
-    """The tensors that travel in place of one; what rounding leaves out is put into ``left``."""
+    """The tensors that travel in place of one; the rounding error goes into ``left``."""
     before = left.get(name)
     wanted = value if before is None or before.shape != value.shape else value + before
     if bits == 16:
@@ -105,7 +105,7 @@ def _rounded(name: str, value: Tensor, left: Memory, bits: int) -> Message:
 
 
 def _opened(message: Message, dtype: torch.dtype) -> Message:
-    """The inverse of `_rounded`, up to what was left out."""
+    """The inverse of `_rounded`, up to the rounding error."""
     found = {}
     for key, value in message.items():
         name, mark, how = key.rpartition("#")

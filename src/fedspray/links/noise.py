@@ -1,12 +1,12 @@
-"""Clipping and Gaussian noise on what is only ever averaged or added.
+"""Clipping and Gaussian noise on keys that are averaged or summed.
 
-With x what a client sends of the chosen keys, counted from what it received where that came down:
+With x what a client sends of the chosen keys, relative to what it received if that came down:
 
     x ← x · min(1, clip / ‖x‖)          over all keys together, or key by key
     x ← x + sigma · N(0, 1)             one draw for each client, round and key
 
-The server sees the noisy values, and takes nothing back. This is the mechanism of differential privacy, not a promise
-of it: nobody adds up here what a run of many rounds gives away.
+The server sees the noisy values. This is the mechanism of differential privacy, not a guarantee
+of it: nothing here accounts for the privacy loss over many rounds.
 """
 
 from __future__ import annotations

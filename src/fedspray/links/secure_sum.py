@@ -24,8 +24,8 @@ class SecureSum(Link):
     summary: ClassVar[str] = "the server sees sums over clients only, of updates and of evaluation counts"
     only_sums: ClassVar[bool] = True
 
-    clients: int = setting(3, "a sum of fewer clients' updates is never opened")
-    holders: int = setting(2, "vectors of a class that fewer clients have training nodes of are not sent")
+    clients: int = setting(3, "never open a sum of fewer clients' updates")
+    holders: int = setting(2, "don't send vectors of a class that fewer clients have training nodes of")
     bits: int = setting(32, "bits after the point of the fixed-point numbers that are added, of 64")
     key_rounds: int = setting(10, "rounds for which clients exchange keys at once")
 

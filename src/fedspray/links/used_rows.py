@@ -1,11 +1,11 @@
-"""Only the rows of feature weights that meet a feature which the client has.
+"""Sends only the weight rows of features that the client has.
 
 A client whose nodes never use a feature neither reads nor trains the weights of that feature. On the way up these rows
 are left out, and the server puts back what it sent down (0 where nothing came down). On the way down they are left out
 from the second round on, when the server knows which the client uses; the client then has 0 there. What is learned is
 the same, to the bit, as long as no weight decay moves unused weights and nobody else's features are predicted on.
 
-Which features a client uses is information of its own: the server learns it exactly.
+This reveals to the server exactly which features a client uses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USED = "@used"
 
 @dataclass(frozen=True, kw_only=True)
 class UsedRows(Link):
-    """Leaves out the weights of features that a client does not have."""
+    """Drops the weights of features that a client doesn't have."""
 
     summary: ClassVar[str] = "only the weights of features that the client's nodes use, both ways"
     reveals: ClassVar[str] = "which features the client's nodes use, exactly; cannot be combined with masks that add up"

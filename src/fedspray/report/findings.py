@@ -1,4 +1,4 @@
-"""What a report says in words, all of it computed."""
+"""The sentences of a report, all computed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedspray.report.card import Card, Tally
 from fedspray.report.methods import Contender
 
 ENOUGH_SEEDS = 5
-"""From which on nobody is warned that there are few."""
+"""Fewer seeds than this bring a caution."""
 MAX_NAMED = 4
 """Clients named in one sentence."""
 
 
 def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
-    """The one sentence on top of the report card."""
+    """The headline of the report card."""
     compared = [card for card in cards if card.reference is not None]
     if not compared:
         order = sorted(cards, key=_minority_rate, reverse=True)
@@ -36,8 +36,8 @@ def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
 
 
 def apart(reference: str) -> str:
-    """What there is to say where no method shares a test node with the reference."""
-    return f"No other method has a test node in common with {reference}: runs are compared under the same seeds."
+    """The sentence if no method shares a test node with the reference."""
+    return f"No other method shares a test node with {reference}: use the same seeds."
 
 
 def line(card: Card, clients: Sequence[str]) -> str:
@@ -54,7 +54,7 @@ def where(card: Card) -> str:
     differences = [(name, cell, cell.difference) for name, cell in known]
     clear = [(d.value, name, cell) for name, cell, d in differences if d is not None and d.verdict != "unclear"]
     if not clear:
-        return "At no level of local homophily is the difference clear."
+        return "The difference is not clear at any level of local homophily."
     parts = []
     for best, word in ((max(clear), "gain"), (min(clear), "loss")):
         if (best[0] > 0) == (word == "gain"):
@@ -70,7 +70,7 @@ def points(value: float) -> str:
 
 
 def caution(methods: Sequence[Contender], first: str) -> str:
-    """What to keep in mind about the headline: few seeds, and the method it names still getting better; or nothing."""
+    """Cautions about the headline: few seeds, or a method that was still improving; may be empty."""
     seeds = min(len(method.seeds) for method in methods)
     parts = [] if seeds >= ENOUGH_SEEDS else [f"only {count(seeds, 'seed')}, so other draws may move these figures"]
     runs = next((method.seeds for method in methods if method.label == first), ())
@@ -100,7 +100,7 @@ def _minority_rate(card: Card) -> float:
 
 
 def _others(cards: Sequence[Card]) -> str:
-    """How methods stand that cannot be compared node by node."""
+    """Methods that can't be compared node by node."""
     rates = [(card.method, card.cell("minority").accuracy) for card in cards]
     shown = [f"{name} {100 * rate.value:.1f}%" for name, rate in rates if rate is not None]
     return f" Others on minority nodes: {', '.join(shown)}." if shown else ""
@@ -133,14 +133,14 @@ def _who(card: Card, clients: Sequence[str]) -> str:
     total = sum(map(len, verdicts.values()))
     gain, loss = (_named(card, verdicts[name], clients) for name in ("gain", "loss"))
     if not verdicts["gain"] and not verdicts["loss"]:
-        return f"At none of {total} clients is the difference clear."
+        return f"The difference is not clear at any of the {total} clients."
     gains = f"Clear gains at {len(verdicts['gain'])} of {total} clients{gain}"
     losses = f"clear losses at {len(verdicts['loss']) or 'none'}{loss}"
     return f"{gains}, {losses}."
 
 
 def _price(card: Card) -> str:
-    """What happens to majority nodes meanwhile."""
+    """The difference on majority nodes."""
     difference = card.cell("majority").difference
     return "" if difference is None else f" Majority nodes: {_difference(difference)}."
 

@@ -1,6 +1,6 @@
 """One run, or several on the same federation, as one HTML file that needs nothing else.
 
-The page asks for nothing over the network: its style, its script, the chart library (plotly.js, compressed) and
+The page needs no network: its style, its script, the chart library (plotly.js, compressed) and
 all numbers are inside.
 """
 
@@ -34,16 +34,16 @@ def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: 
     Args:
         folders: run folders; those that differ only in their seeds become one method.
         path: the HTML file.
-        reference: what all others are compared with; by default ``local``, or else the first run.
+        reference: the method to compare the others with; by default ``local``, or else the first run.
 
     Returns:
-        ``methods``, ``reference``, ``finding`` (the sentence on top) and ``bytes`` (the size of the file).
+        ``methods``, ``reference``, ``finding`` (the headline) and ``bytes`` (the size of the file).
     """
     return write_page(read_comparison([Path(folder) for folder in folders], reference), path)
 
 
 def write_page(comparison: Comparison, path: str | Path) -> Json:
-    """Writes the report of a comparison that is at hand; see `write_report`."""
+    """Writes the report of a given comparison; see `write_report`."""
     cards = make_cards(comparison)
     page = render(comparison, cards)
     write_file(Path(path), page)
@@ -57,7 +57,7 @@ def write_page(comparison: Comparison, path: str | Path) -> Json:
 
 
 def finding(comparison: Comparison, cards: Sequence[Card | None]) -> str:
-    """The sentence on top of the page."""
+    """The headline of the page."""
     known = [card for card in cards if card is not None]
     if comparison.reference is not None and not any(card.reference or card.coarse for card in known):
         return findings.apart(comparison.reference)
@@ -65,7 +65,7 @@ def finding(comparison: Comparison, cards: Sequence[Card | None]) -> str:
 
 
 def caution(comparison: Comparison, cards: Sequence[Card | None]) -> str:
-    """What to keep in mind about the finding; empty if nothing."""
+    """Cautions about the headline; may be empty."""
     return findings.caution(comparison.methods, findings.named([card for card in cards if card is not None]))
 
 
@@ -117,7 +117,7 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
 
 
 def headline_metrics(comparison: Comparison) -> list[Metric]:
-    """The columns of the headline table, without metrics that all results are too old for."""
+    """The columns of the headline table, without metrics that no result has."""
     known = {name for method in comparison.methods for seed in method.seeds for name in seed.metrics}
     return [each for each in METRICS.values() if each.headline and each.name in known]
 
@@ -165,7 +165,7 @@ def settings_rows(methods: Sequence[Contender]) -> list[Json]:
 
 
 def commands_of(content: Mapping[str, Any]) -> list[str]:
-    """The commands that run the same again: one, or one for each seed; none if it was begun from Python."""
+    """The commands that repeat the run: one, or one per seed; none if it was started from Python."""
     source, run = content["source"], content["run"]
     if source is None:
         return []
@@ -252,7 +252,7 @@ def _read(name: str) -> str:
 
 
 def _script_safe(data: Json) -> str:
-    """JSON that can stand inside a script element: no ``<`` can end it."""
+    """JSON that is safe inside a script element: it contains no ``<``."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 

@@ -32,7 +32,7 @@ class SeedRun:
     metrics: Json
     records: Sequence[Json]
     nodes: NodeTable | None
-    """None in folders of versions that did not keep them."""
+    """None in folders of older versions."""
     proxies: ClassProxies | None
     """None if the algorithm has none."""
 
@@ -72,9 +72,9 @@ class Comparison:
 
     methods: tuple[Contender, ...]
     federation: Json | None
-    """What `fedspray inspect --json` says about it; None in folders of versions that did not keep it."""
+    """What `fedspray inspect --json` says about it; None in folders of older versions."""
     reference: str | None
-    """The label or the algorithm that all others are compared with."""
+    """The label or algorithm to compare the others with."""
 
     @property
     def clients(self) -> list[str]:
@@ -92,7 +92,7 @@ class Comparison:
         return list(known) if known else [f"class {c}" for c in range(count)]
 
     def reference_of(self, method: Contender) -> Contender | None:
-        """What a method is compared with; None for a reference itself, and where its backbone has none."""
+        """A method's reference; None for a reference itself, or if its backbone has none."""
         found = self._reference_for(method)
         return None if found is method else found
 
@@ -112,11 +112,11 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
     """Reads finished runs on the same federation.
 
     Args:
-        folders: run folders, in the order in which methods are to be shown.
+        folders: run folders, in display order.
         reference: an algorithm (or a method's label) among them; by default ``local``, or else the first.
     """
     if not folders:
-        raise InputError("no run folder is given, but at least one is needed")
+        raise InputError("no run folder given, but a report needs at least one")
     contents = [_read_settings(folder) for folder in folders]
     for folder, content in zip(folders, contents, strict=True):
         _check_same_data((folders[0], contents[0]), (folder, content))
@@ -138,11 +138,11 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
 
 
 def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str], Comparison]:
-    """The finished cells of a study, by data set and backbone; methods without any are left out.
+    """The finished cells of a study, by data set and backbone; without methods that have none.
 
     Args:
-        rows: all of them, in the order in which methods are to be shown.
-        reference: the method that others are compared with where ``local`` is not among them.
+        rows: all of them, in display order.
+        reference: the method to compare with if ``local`` is not among them.
     """
     comparisons = {}
     for place, group in by_place(row for row in rows if row.results).items():
@@ -162,7 +162,7 @@ def _read_settings(folder: Path) -> Json:
 
 
 def _check_same_data(*runs: tuple[Path, Json]) -> None:
-    """Refuses two runs on other data. Where nobody knows the fingerprint, the clients and their test nodes tell."""
+    """Refuses runs on different data. Without a fingerprint, the clients and their test nodes decide."""
     prints = [content["fingerprint"] for _, content in runs]
     if None not in prints:
         same, what = prints[0] == prints[1], "fingerprints " + " and ".join(f"{value[:12]}…" for value in prints)
@@ -173,7 +173,7 @@ def _check_same_data(*runs: tuple[Path, Json]) -> None:
             what = f"clients {', '.join(first)} and {', '.join(second)}"
     if not same:
         raise InputError(
-            f"{runs[1][0]} was run on other data than {runs[0][0]} ({what}), "
+            f"{runs[1][0]} was run on different data from {runs[0][0]} ({what}), "
             "but a report compares runs on the same federation"
         )
 
@@ -185,7 +185,7 @@ def _test_nodes(folder: Path, content: Json) -> dict[str, int]:
 
 
 def _identity(content: Json) -> str:
-    """Everything that decides a result, but for the data and the seeds."""
+    """Everything that decides a result, except the data and the seeds."""
     run = {name: value for name, value in content["run"].items() if name not in ("seeds", "values", "preset")}
     return json.dumps([content["settings"], run], sort_keys=True)
 
@@ -218,7 +218,7 @@ def _read_seed(run: Path, seed: int) -> SeedRun:
 
 
 def _method_of(row: Row) -> Contender:
-    """A row of a comparison; what a run folder says in its settings file is put together from its first cell."""
+    """A row of a comparison; its settings come from its first cell."""
     cell, seeds = row.ended[0], sorted(row.results)
     header = row.results[seeds[0]].content
     kept = ("algorithm", "backbone", "settings", "federation", "versions", "dataset")
@@ -245,7 +245,7 @@ def _seed_of(result: CellResult, source: str) -> SeedRun:
 
 
 def _labels(contents: list[Json]) -> list[str]:
-    """Short names: the algorithm, and whatever else is needed to tell methods apart."""
+    """Short names: the algorithm, and what else distinguishes methods."""
     several = len({content["backbone"] for content in contents}) > 1
     names = [f"{c['algorithm']} · {c['backbone']}" if several else str(c["algorithm"]) for c in contents]
     labels = []

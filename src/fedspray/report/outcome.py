@@ -1,4 +1,4 @@
-"""What a comparison gives back, in Python and to the command."""
+"""The result of a comparison, for Python and the command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ComparisonResult:
     summary: Json
     """The JSON object that every table is made of."""
     pages: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
-    """What the page of each data set and backbone is made of; nothing if it was read from a folder."""
+    """The data of each page, by data set and backbone; empty if read from a folder."""
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class ComparisonResult:
 
     @classmethod
     def load(cls, folder: str | Path) -> ComparisonResult:
-        """Reads what `save` wrote, without what pages are made of."""
+        """Reads what `save` wrote, without the pages' data."""
         return cls(files.read_json(Path(folder) / FILE))
 
     def save(self, folder: str | Path, *, settings: str = "") -> Path:
@@ -53,7 +53,7 @@ class ComparisonResult:
 
         Args:
             folder: a folder, new or not.
-            settings: what runs the rows again, for a column of the CSV file.
+            settings: how to rerun the rows, for a column of the CSV file.
         """
         target = Path(folder)
         sheets, names = comparison_sheets(self.summary), page_names(list(self.pages))

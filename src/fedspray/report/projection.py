@@ -1,4 +1,4 @@
-"""Class proxies in two dimensions, and how alike clients are in them."""
+"""Class proxies in two dimensions, and the similarity of clients' moves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedspray.files import Json
 from fedspray.runs.proxies import ClassProxies
 
 MAX_COSINES = 60_000
-"""Numbers in a run's similarity matrices (about 0.4 MB of a page); of more clients the largest are shown."""
+"""Numbers in a run's similarity matrices (about 0.4 MB of a page); with more clients, the largest are shown."""
 
 Floats = NDArray[np.float64]
 
@@ -100,7 +100,7 @@ def _with_mean(matrices: list[list[list[float | None]]]) -> list[list[list[float
 
 
 def similarity(vectors: Floats, known: NDArray[np.bool_]) -> list[list[float | None]]:
-    """[K, K]: cosines of the angles between vectors [K, D]; None where one is unknown or 0."""
+    """[K, K]: cosines of the angles between vectors [K, D]; None if one is unknown or 0."""
     lengths = np.linalg.norm(vectors, axis=1)
     usable = known & (lengths > 0)
     unit = vectors / np.where(usable, lengths, 1.0)[:, None]
@@ -112,6 +112,6 @@ def similarity(vectors: Floats, known: NDArray[np.bool_]) -> list[list[float | N
 
 
 def _signs(directions: Floats) -> Floats:
-    """Singular vectors are known up to their sign: the largest coordinate is made positive."""
+    """Singular vectors have an arbitrary sign: makes the largest coordinate positive."""
     largest = np.abs(directions).argmax(axis=1)
     return np.where(directions[np.arange(len(directions)), largest] < 0, -1.0, 1.0)[:, None]

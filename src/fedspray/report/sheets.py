@@ -116,12 +116,12 @@ class Sheet:
 
 
 def markdown(text: str) -> str:
-    """Text with Markdown's own characters escaped, as far as they could change a line of it."""
+    """Text with Markdown's special characters escaped."""
     return _MARKDOWN.sub(r"\\\g<0>", text)
 
 
 def latex(text: str) -> str:
-    """Text with LaTeX's own characters escaped."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(_LATEX.get(mark, mark) for mark in text)
 
 

@@ -58,11 +58,11 @@ def kilobytes(metrics: Mapping[str, Any], num_clients: int) -> tuple[float, floa
 
 
 def best_of(values: Sequence[float | None], seeds: Sequence[Sequence[int]] | None = None) -> set[int]:
-    """Which shares are the largest as they are shown: equal to two digits in percent is equal. One alone is none.
+    """Which shares are the largest to two digits in percent. A single one doesn't count.
 
     Args:
         values: means.
-        seeds: over which seeds each of them is. Those with fewer than others do not take part: a seed alone may be
+        seeds: the seeds of each. Those with fewer are excluded: a single seed may be
             an easy one.
     """
     full = range(len(values)) if seeds is None else with_all_seeds(seeds)
@@ -71,7 +71,7 @@ def best_of(values: Sequence[float | None], seeds: Sequence[Sequence[int]] | Non
 
 
 def with_all_seeds(seeds: Sequence[Sequence[int]]) -> list[int]:
-    """Which of several lists of seeds are the fullest, all the same."""
+    """Which lists of seeds are the longest."""
     most = max((sorted(own) for own in seeds), key=lambda own: len(own), default=[])
     return [i for i, own in enumerate(seeds) if sorted(own) == most]
 

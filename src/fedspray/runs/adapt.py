@@ -1,4 +1,4 @@
-"""A newcomer's personal model, from what a finished run's clients have in common, with nobody else's help.
+"""A newcomer's personal model, from the shared part of a finished run.
 
 What the server sent last, in the reported round, is the shared part. The newcomer trains on its own data as a client
 of the run would. What it would send to the server under a name that it also receives takes the place of what it

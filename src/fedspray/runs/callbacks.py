@@ -1,4 +1,4 @@
-"""Who listens to a run: the log of its rounds, checkpoints, and whatever a user wants to do after a round."""
+"""Callbacks of a run: the log of its rounds, checkpoints, and users' own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OnRecord = Callable[[int, Json], None]
 
 
 class Callback:
-    """Listens to a run; a subclass says what to do. What it raises stops the run, which can be resumed."""
+    """Listens to a run; override its methods. An exception stops the run, which can be resumed."""
 
     def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
         """Clients answered; messages must not be changed."""
@@ -39,7 +39,7 @@ class Callback:
         """The record of a round is complete: one exchange after the round, when its model was evaluated."""
 
     def on_round(self, seed: int, progress: Progress) -> None:
-        """A round is over; also where a seed goes on from its checkpoint, and when its last exchange is over."""
+        """A round ended; also called when a seed resumes and after its last exchange."""
 
     def on_end(self, seed: int, result: SeedResult) -> None:
         """A seed is done."""
@@ -57,7 +57,7 @@ class Listener(Callback):
 
 
 class Listeners:
-    """Everybody who listens to one seed, in order."""
+    """All callbacks of one seed, in order."""
 
     def __init__(self, seed: int, callbacks: Sequence[Callback]) -> None:
         self._seed, self._callbacks = seed, callbacks
@@ -84,7 +84,7 @@ class Listeners:
 
 
 class Log(Callback):
-    """The records of a seed, in memory and, where there is a folder, on disk and for TensorBoard."""
+    """The records of a seed, in memory and, with a folder, on disk and for TensorBoard."""
 
     def __init__(self, folder: Path | None, progress: Progress) -> None:
         self._folder = folder
@@ -133,16 +133,16 @@ class Log(Callback):
 
 
 class Saver(Callback):
-    """Writes checkpoints: every N rounds, or (by default) so seldom that they cost under 5% of the time.
+    """Writes checkpoints: every N rounds, or (by default) rarely enough to cost under 5% of the time.
 
-    What a checkpoint holds is taken when its round ends: an exchange that fails later leaves no trace in it.
+    A checkpoint holds the state at the end of its round: an exchange that fails later doesn't affect it.
 
     Args:
-        folder: the seed's; None keeps nothing.
+        folder: the seed's; None writes nothing.
         host: the clients.
         parts: what else a checkpoint holds, by its name: the tensors of a round.
-        log: is on disk before a checkpoint is.
-        every: rounds between checkpoints; None goes by time.
+        log: flushed before each checkpoint.
+        every: rounds between checkpoints; None: by time.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Saver(Callback):
         self._cost, self._last = 0.05, time.perf_counter()
 
     def on_round(self, seed: int, progress: Progress) -> None:
-        """Remembers where the run is and, if it is time, saves it."""
+        """Notes the run's progress and saves it if a checkpoint is due."""
         if self._folder is None or progress.detail:
             return
         tensors = tree.flatten(progress.server, "server")

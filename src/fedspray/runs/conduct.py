@@ -1,4 +1,4 @@
-"""The story of a run, the same wherever its clients are: seeds, rounds, checkpoints, results."""
+"""A run from start to end, wherever its clients are: seeds, rounds, checkpoints, results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedspray.runs.settings import Resolved
 
 
 class Host(Engine, Protocol):
-    """An engine that a run can be saved from, and that knows the clients' models when the run is over."""
+    """An engine that can save a run, and that has the clients' models at its end."""
 
     @property
     def blocks(self) -> Blocks:
@@ -35,19 +35,19 @@ class Host(Engine, Protocol):
         """What a checkpoint of this round must hold besides the server's state, by name."""
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
-        """Goes back to what `tensors` held."""
+        """Restores what `tensors` held."""
 
     def models(self) -> Mapping[str, PersonalModel]:
-        """The personal models that are here, by client."""
+        """The personal models stored here, by client."""
 
     def digests(self, models: Mapping[str, PersonalModel]) -> Mapping[str, str]:
-        """sha256 of every client's personal model, of those that are here and of those elsewhere."""
+        """sha256 of every client's personal model, here or elsewhere."""
 
     def against_local(self, models: Mapping[str, PersonalModel]) -> Json:
-        """By client: what `benefit.against_local` counts, where data and models are here."""
+        """By client: the counts of `benefit.against_local`, if data and models are here."""
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
-        """Writes what else is known here about a finished seed into its folder."""
+        """Writes the rest of a finished seed's files."""
 
 
 OpenHost = Callable[[int, Blocks | None], Host]
@@ -63,15 +63,15 @@ def conduct(
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
-    """Runs all seeds, from their checkpoints where there are any, and writes the result.
+    """Runs all seeds, from their checkpoints if any, and writes the result.
 
     Args:
         roster: who takes part, in what.
-        run: what is run.
-        folder: the run folder; None keeps nothing.
+        run: its settings.
+        folder: the run folder; None writes nothing.
         open_host: reaches the clients of one seed.
-        checkpoint_every: rounds between checkpoints; None goes by time.
-        callbacks: who listens.
+        checkpoint_every: rounds between checkpoints; None: by time.
+        callbacks: listeners.
     """
     results = []
     for seed in run.settings.seeds:
@@ -115,7 +115,7 @@ def conduct(
 
 
 def header(roster: Roster, run: Resolved) -> Json:
-    """What a result says about its run: data set, algorithm, backbone and all settings."""
+    """The header of a result: data set, algorithm, backbone and all settings."""
     data = {name: value for name, value in roster.settings.items() if name != "split_seed"}
     return {
         "dataset": roster.name,
@@ -131,7 +131,7 @@ def header(roster: Roster, run: Resolved) -> Json:
 
 
 def _checkpoint(folder: Path | None) -> tuple[Json, dict[str, Tensor]]:
-    """What a seed goes on from; empty for a new one, whose folder is made."""
+    """The state a seed resumes from; empty for a new one, whose folder it creates."""
     if folder is None:
         return {}, {}
     folder.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""Ctrl-C that cannot get lost.
+"""A Ctrl-C that can't get lost.
 
 NVFlare catches every exception in places, KeyboardInterrupt among them, and goes on; so does Python in destructors
-and callbacks. So an interrupt is raised as always, but remembered too, until somebody who means to stop asks for it.
+and callbacks. So an interrupt is raised as usual and also stored until code that can stop asks for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @contextmanager
 def remembered_interrupts() -> Iterator[Callable[[], None]]:
-    """Gives a function that raises KeyboardInterrupt if there was one since the start of the block."""
+    """Yields a function that raises KeyboardInterrupt if there was one since the start of the block."""
     if threading.current_thread() is not threading.main_thread():  # interrupts go to the main thread only
         yield lambda: None
         return
@@ -37,12 +37,12 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def end_like_ctrl_c() -> None:
-    """From now on SIGTERM and SIGHUP do what Ctrl-C does: a run is saved, and processes end with their command."""
+    """Makes SIGTERM and SIGHUP act like Ctrl-C: the run is saved, and processes end with their command."""
 
     def end(number: int, frame: Any) -> None:
-        for each in ending:  # closing a terminal may send more than one, and what is left to do must be done in peace
+        for each in ending:  # closing a terminal may send more than one, and clean-up must not be interrupted
             signal.signal(each, signal.SIG_IGN)
-        signal.raise_signal(signal.SIGINT)  # is remembered where NVFlare swallows exceptions
+        signal.raise_signal(signal.SIGINT)  # is stored, since NVFlare swallows exceptions
         raise KeyboardInterrupt
 
     ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]

@@ -1,7 +1,7 @@
-"""Every labelled node of a federation under a run's personal models: was it tested, and was it predicted rightly.
+"""Every labelled node of a federation under a run's personal models: was it tested, and was it predicted correctly.
 
-A federation that spans machines only ever adds up counts. A run in one process has all clients at hand, so it
-keeps its nodes one by one: methods can then be compared on the same nodes, and a node that is a test node under
+A federation that spans machines only ever adds up counts. A run in one process has all clients, so it
+stores single nodes: methods can then be compared on the same nodes, and a node that is a test node under
 several seeds is known to be one node. The nodes of a client are ordered by class, then by local homophily, then
 by index, so their classes and homophily follow from counts and a node costs about 1.3 bits.
 """
@@ -42,7 +42,7 @@ class NodeTable:
     """[K]: each client's majority class among training nodes, -1 without any."""
     test: NDArray[np.bool_]
     correct: NDArray[np.bool_]
-    """Rightly predicted; false for all that are not test nodes."""
+    """Correctly predicted; false for all but test nodes."""
 
     @classmethod
     def from_models(cls, federation: Federation, models: Mapping[str, PersonalModel]) -> NodeTable:
@@ -112,7 +112,7 @@ class NodeTable:
 def _client_nodes(
     client: Client, model: PersonalModel | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Counts [C, B] of the labelled nodes, and for each in order: whether it is a test node, and predicted rightly."""
+    """Counts [C, B] of the labelled nodes, and for each in order: if it is a test node, and if predicted correctly."""
     graph = client.graph
     buckets = bucket_of(node_homophily(graph))
     labelled = np.flatnonzero(graph.labelled)

@@ -1,4 +1,4 @@
-"""What a run will need, before it is run: memory, time and bytes, from a few trial rounds on a sample of the data.
+"""Predicts a run's memory, time and bytes from a few trial rounds on a sample of the data.
 
 Everything grows linearly: with the stored entries of features and edges, with nodes times width, and with clients
 times weights. So a few rounds of the real algorithm on some of the clients (a large client is thinned first) are
@@ -44,7 +44,7 @@ class Forecast:
     sample_nodes: int
     """Nodes of the trial; all of them if it needed no scaling."""
     memory: int | None
-    """Bytes of the whole process at its peak; None where the system does not tell."""
+    """Bytes of the whole process at its peak; None if unknown."""
     memory_available: int | None
     """Bytes that this machine has left, this process included."""
     cpu_seconds_per_round: float
@@ -75,7 +75,7 @@ def make_plan(federation: Federation, settings: RunSettings, *, threads: int = 1
         federation = federation.with_split(settings.seeds[0])
     run = resolve(settings)
     algorithms = dict(zip(federation.roster.clients, run.for_clients(federation.roster), strict=True))
-    # What a process sets up once is not to be scaled.
+    # One-time set-up must not be scaled.
     _try(_sample(federation, WARM_UP_NODES), run, algorithms, threads)
     sample = _sample(federation, SAMPLE_NODES)
     release_memory()
@@ -130,7 +130,7 @@ def _try(
 
 
 def _size(client: Client, width: int, weights: int) -> float:
-    """What cost grows with: stored entries, nodes times width, weights."""
+    """The quantities that cost grows with: stored entries, nodes times width, weights."""
     graph = client.graph
     features: Any = graph.features
     entries = features.nnz if graph.is_sparse else graph.num_nodes * graph.num_features / 4

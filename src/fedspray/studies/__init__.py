@@ -1,6 +1,6 @@
-"""Studies: many runs as one piece of work, and what can be concluded from them.
+"""Studies: many runs as one job, and their conclusions.
 
 `study` (which experiments; `overrides` by flags), `cells` (a row of a table, one run of it, and its key), `grid`
-(running many: `backends`, `worker`), `results` (what is kept of one), `tuning` (choosing settings), `sweep` (one
+(running many: `backends`, `worker`), `results` (a stored cell), `tuning` (choosing settings), `sweep` (one
 setting over a list), `statistics`, `comparison`.
 """

@@ -1,4 +1,4 @@
-"""Who runs cells: worker processes here, or a cluster, through joblib's back ends."""
+"""Where cells run: worker processes here, or a cluster, through joblib's back ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BACKENDS = ("loky", "dask", "ray")
 class Workers:
     """Who does the work.
 
-    Results do not depend on it, except that other `threads` may round differently.
+    Results don't depend on it, but other `threads` may round differently.
     """
 
     jobs: int = 1
@@ -32,7 +32,7 @@ class Workers:
     """torch's threads in each."""
     backend: str = "loky"
     cluster: str | None = None
-    """Address of the Dask scheduler or the Ray head; None starts one here, or finds the one of the environment."""
+    """Address of the Dask scheduler or the Ray head; None starts one here, or uses the environment's."""
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -42,7 +42,7 @@ class Workers:
 
 
 def in_parallel(workers: Workers, work: Callable[[Job], Ended], jobs: Sequence[Job]) -> Iterator[Ended]:
-    """The outcomes as they come (or all at the end, where the back end cannot do better)."""
+    """The outcomes as they arrive, or all at the end if the back end can't stream."""
     from joblib import Parallel, delayed, parallel_config
 
     here = workers.backend == "loky"
@@ -62,7 +62,7 @@ def _backend(workers: Workers) -> Iterator[dict[str, Any]]:
     """Connects to the cluster, if there is one, and gives the options of joblib's back end."""
     if workers.backend == "loky":
         with warnings.catch_warnings():
-            # A worker whose memory has grown, since its cells have, is replaced after a cell: nothing to worry about.
+            # Replacing a worker whose memory has grown is harmless.
             warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
             yield {"inner_max_num_threads": workers.threads} if workers.jobs > 1 else {}
     elif workers.backend == "dask":

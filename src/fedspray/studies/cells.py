@@ -2,8 +2,8 @@
 
 The key is a hash of everything that decides the result: every setting with its value (so a preset and the
 same values by hand are one cell), the clients' graphs and splits, and `RESULT_VERSION`. Names of tables and
-paths are not in it, so two studies that need the same cell share it. A setting that was added later is in it
-only where it differs from what cells before it had (`setting(…, neutral=…)`), so their keys stay as they are.
+paths are not in it, so two studies that need the same cell share it. A setting added later is included
+only if it differs from its neutral value (`setting(…, neutral=…)`), so older keys stay valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedspray.runs.settings import Resolved, deciding, resolve
 from fedspray.studies.results import CellResult
 
 RESULT_VERSION = 1
-"""Raised when the same settings, data and seed give other numbers than before, and only then."""
+"""Raise it when, and only when, the same settings, data and seed give other numbers than before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Named(Experiment):
         return self.resolved.values
 
     def __getstate__(self) -> Json:
-        """Without the objects, whose classes a worker finds by their names."""
+        """Without the objects: a worker finds their classes by name."""
         return {name: value for name, value in vars(self).items() if name != "resolved"}
 
 
@@ -115,7 +115,7 @@ class Cell(Named):
     """An experiment with exactly one seed, and how it ended: with a result, or with the reason why there is none."""
 
     validation_only: bool = False
-    """Nobody is a test node: for choosing settings."""
+    """Without test nodes, for choosing settings."""
     path: Path = Path()
     """The file of its result, once it is looked for."""
     result: CellResult | None = None
@@ -165,7 +165,7 @@ class Cell(Named):
         return self._name(self.run.algorithm, key)
 
     def former(self) -> list[tuple[str, str]]:
-        """Other keys and file names that this cell may have a result under: those of `Algorithm.formerly`."""
+        """Other keys and file names of this cell's result: those of `Algorithm.formerly`."""
         values, formerly = self.settings, algorithms.find(self.run.algorithm).formerly
         names = [name for name, fixed in formerly.items() if fixed.items() <= values.items()]
         keys = [_hash({**self.identity(), "algorithm": name}) for name in names]
@@ -199,7 +199,7 @@ def _hash(identity: Json) -> str:
 
 @lru_cache(maxsize=8)
 def _open(source: str) -> Federation:
-    """A worker gets many cells of the same data, and reads them once."""
+    """A worker gets many cells on the same data and reads it once."""
     return open_data(Data.of(**json.loads(source)))
 
 
@@ -209,19 +209,19 @@ def _fingerprint(source: str) -> str:
 
 
 def _later(run: RunSettings) -> Json:
-    """Settings of the run itself that were added later, where they differ from what was before."""
+    """Run settings added later, if not neutral."""
     values = {each.name: (getattr(run, each.name), each.metadata.get("neutral", ...)) for each in fields(run)}
     return {name: value for name, (value, neutral) in values.items() if neutral is not ... and value != neutral}
 
 
 def _outside_code(run: RunSettings) -> dict[str, str]:
-    """sha256 of the modules of `package.module:Name`, whose changes no version number of ours tells."""
+    """sha256 of the modules of `package.module:Name`, since our version number doesn't cover their changes."""
     names = sorted({run.algorithm, run.backbone, *run.backbone_of.values(), *(text.split()[0] for text in run.link)})
     return {name: hashlib.sha256(_source(name).encode()).hexdigest() for name in names if ":" in name}
 
 
 def _source(name: str) -> str:
-    """The text of an outside class's module; a notebook has none, so there every definition counts as another."""
+    """The text of an outside class's module; a notebook has none, so every definition there counts as new."""
     module_name, _, attribute = name.partition(":")
     module = sys.modules[module_name]
     try:

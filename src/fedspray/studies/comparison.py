@@ -1,4 +1,4 @@
-"""From finished cells to conclusions: one JSON object that every table is made of."""
+"""From finished cells to conclusions: the JSON object behind every table."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def summarise(rows: Sequence[Row], reference: str, *, draws: int = 2000, tuning:
 
     Args:
         rows: all of them, with their cells.
-        reference: the method that the others are compared with.
-        draws: of the bootstrap; 0 leaves it out.
-        tuning: the records of the searches, to be kept along.
+        reference: the method to compare the others with.
+        draws: of the bootstrap; 0 turns it off.
+        tuning: the records of the searches, to store with it.
     """
     return {
         "reference": reference,
@@ -140,7 +140,7 @@ def _client_differences(row: Row, base: Row, metric: str) -> list[float]:
 
 
 def _common(row: Row, base: Row) -> list[int]:
-    """Seeds that both have, with figures of the same clients: those of a client that failed are missing."""
+    """Seeds both have, with figures of the same clients (a failed client's are missing)."""
 
     def clients(of: Row, seed: int) -> set[str]:
         return set(of.results[seed].metrics["clients"])

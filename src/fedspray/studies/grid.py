@@ -2,12 +2,12 @@
 
 ::
 
-    CELLS/<name>.json       a finished cell; it is there, whole, or not at all
+    CELLS/<name>.json       a finished cell, written whole or not at all
     CELLS/runs/<name>/      the run folder of a cell that is being run: it is resumed from its checkpoint
     CELLS/runs/<name>.lock  held by the process that runs the cell
 
-A lock ends with its process, however that ends. A worker whose parent was killed notices after the round,
-saves and leaves; whoever wants the cell meanwhile waits for the lock and goes on from the checkpoint.
+A lock ends with its process. A worker whose parent was killed notices after the round,
+saves and exits; another process that wants the cell waits for the lock and resumes from the checkpoint.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Grid:
     """Cells, and what is known of them.
 
     Args:
-        cells: the same cell may occur twice (under two names); it is run once.
-        folder: where finished cells are kept, and found.
-        workers: who does the work.
+        cells: the same cell may occur twice (under two names) but runs once.
+        folder: where finished cells are stored.
+        workers: where cells run.
         keep_runs: keep each cell's run folder (records, models) too.
     """
 
@@ -66,7 +66,7 @@ class Grid:
         self._began, self._done_before = time.monotonic(), self._steps_done()
 
     def run(self, on_end: Callable[[Cell], None] | None = None) -> list[Cell]:
-        """Runs what is not there yet, and returns all cells, in their order, as they ended."""
+        """Runs the missing cells and returns all cells in order with their outcomes."""
         self._began, self._done_before = time.monotonic(), self._steps_done()
         with remembered_interrupts() as stop_if_interrupted:
             while pending := [job for key, job in self._jobs.items() if key not in self._ended]:
@@ -85,7 +85,7 @@ class Grid:
         return self.stored()
 
     def stored(self) -> list[Cell]:
-        """All cells as they stand, running none: one that is not finished has neither a result nor a failure."""
+        """All cells without running any: unfinished ones have neither a result nor a failure."""
         found = []
         for key, cell in zip(self._keys, self.cells, strict=True):
             known = self._ended.get(key, cell)
@@ -102,11 +102,11 @@ class Grid:
         return float(sum(self._share(key) for key in self._jobs))
 
     def seconds_left(self) -> float | None:
-        """An estimate, from the measured cells of the same kind; None while nothing is known."""
+        """Estimated seconds left, from similar finished cells; None while unknown."""
         left = {key: 1 - self._share(key) for key in self._jobs}
         waiting = [(self._expected(self._jobs[key].cell), share) for key, share in left.items() if share > 0]
         known = [seconds * share for seconds, share in waiting if seconds is not None]
-        # How many a cluster runs at a time is not known here.
+        # The number of cells a cluster runs at a time is unknown here.
         if len(known) == len(waiting) and self.workers.backend == "loky":
             return sum(known) / max(1, min(self.workers.jobs, len(waiting)))
         steps = {key: _steps(job.cell) for key, job in self._jobs.items()}
@@ -115,7 +115,7 @@ class Grid:
         return (time.monotonic() - self._began) * ahead / done if done > 0 else None
 
     def _expected(self, cell: Cell) -> float | None:
-        """Seconds of a cell like this one, by its steps: on the same data, as much else the same as can be had."""
+        """Seconds of a cell like this one, by its steps: on the same data, as similar as possible otherwise."""
         ended = list(self._ended.values())  # the display asks from its own thread
         finished = [(other, other.result.metrics["seconds"]) for other in ended if other.result is not None]
         for alike in (_row, _kind, _loose_kind):
@@ -149,11 +149,11 @@ class Grid:
 
 
 RunCells = Callable[[str, Sequence[Cell]], list[Cell]]
-"""Runs cells under a title (or only looks for finished ones), and returns them as they ended."""
+"""Runs cells under a title (or only looks for finished ones), and returns them with their outcomes."""
 
 
 def run_rows(title: str, rows: Sequence[Row], run_cells: RunCells, *, validation_only: bool = False) -> list[Row]:
-    """Runs the cells of rows, seed by seed, so that what is there after a while can be compared."""
+    """Runs the cells of rows, seed by seed, so that partial results can be compared."""
     cells = [row.cells(validation_only=validation_only) for row in rows]
     order = sorted((k, i) for i, own in enumerate(cells) for k in range(len(own)))
     listed = [cells[i][k] for k, i in order]
@@ -162,7 +162,7 @@ def run_rows(title: str, rows: Sequence[Row], run_cells: RunCells, *, validation
 
 
 def _run_alone(workers: Workers, job: Job) -> str | None:
-    """Runs a cell that was in work when a worker process died, to see whether it was this one: why it failed."""
+    """Reruns a cell that was running when a worker process died, to find the culprit; returns why it failed."""
     try:
         ((_, failure),) = in_parallel(workers, work, [job])
     except worker_death() as error:

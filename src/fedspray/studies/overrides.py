@@ -1,4 +1,4 @@
-"""What flags change about the file of a study: which of its data sets, methods and backbones are run, and on what."""
+"""How flags change the file of a study: its data sets, methods and backbones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SINGLE = {"datasets": "dataset", "algorithms": "algorithm", "backbones": "backb
 def with_flags(values: Mapping[str, Any], lists: Mapping[str, Any], flags: Mapping[str, Any], where: str) -> Values:
     """The values of a file, changed by flags.
 
-    A flag that names an entry of the file takes it with all that it says; rules, grids and a reference for what is
-    left out go with it. What flags say about data holds for every data set.
+    A flag that names an entry of the file takes the whole entry; rules, grids and a reference for entries
+    it drops are dropped too. Data flags apply to every data set.
 
     Args:
         values: the file's.
@@ -42,7 +42,7 @@ def with_flags(values: Mapping[str, Any], lists: Mapping[str, Any], flags: Mappi
 
 
 def _entries(listed: Any, named: Any, key: str) -> Any:
-    """What flags name, as the file's list has it: an entry of that name with all that it says, or the name itself."""
+    """The names given by flags, as the file's entries where it has them."""
     if not isinstance(listed, list) or not isinstance(named, list):
         return named
     known = {_name(entry, key): entry for entry in listed}
@@ -59,7 +59,7 @@ def _name(entry: Any, key: str) -> str:
 
 
 def _restricted(values: Mapping[str, Any], compare: Mapping[str, Any], chosen: Mapping[str, Any]) -> Values:
-    """The file's ``[compare]`` without what is only for data sets, methods and backbones that flags leave out."""
+    """The file's ``[compare]`` without tables for data sets, methods and backbones that flags drop."""
     before, after = set(), set()
     for key, single in _SINGLE.items():
         if key in chosen:
@@ -88,7 +88,7 @@ def _restricted(values: Mapping[str, Any], compare: Mapping[str, Any], chosen: M
 
 
 def _with_data(compare: Values, flags: Mapping[str, Any]) -> Values:
-    """Data sets that are given as tables have data keys of their own; flags are stronger."""
+    """Data sets given as tables have their own data keys; flags override them."""
     data, listed = {key: flags[key] for key in data_knobs() if key in flags}, compare.get("datasets")
     if not data or not isinstance(listed, list):
         return compare

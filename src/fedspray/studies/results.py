@@ -1,6 +1,6 @@
-"""What is kept of a finished cell: one small JSON file, enough for every table, curve and test.
+"""A stored cell: one small JSON file, enough for every table, curve and test.
 
-Beside the metrics and curves of the run it holds its nodes (`NodeTable`), so that methods can be compared on the
+Besides the metrics and curves of the run, it holds its nodes (`NodeTable`), so that methods can be compared on the
 same ones, and its class vectors, if the method has any, for the page.
 """
 
@@ -22,12 +22,12 @@ from fedspray.runs.result import SeedResult
 CURVES = ("loss", "overall", "minority")
 _WITHOUT_TEST = ("best_round", "rounds", "val", "train", "bytes_up", "bytes_down", "failures", "seconds", "cpu_seconds")
 _OF_TEST = ("overall", "minority", "clients")
-"""What tests and pictures cannot do without; any other metric may be one that the file is too old for."""
+"""Metrics that tests and pictures need; old files may lack others."""
 
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """One finished cell, as its file says it."""
+    """The content of a finished cell's file."""
 
     content: Json
 
@@ -39,7 +39,7 @@ class CellResult:
             header: what was run, and on what; it comes first in the file.
             folder: the run's folder of the seed.
             result: the run's.
-            validation_only: keep nothing about test nodes (there were none).
+            validation_only: store nothing about test nodes (there were none).
         """
         parts = ("train", "val") if validation_only else ("train", "val", "test")
         metrics = {k: v for k, v in result.metrics.items() if k in _WITHOUT_TEST or not validation_only}
@@ -71,7 +71,7 @@ class CellResult:
 
     @cached_property
     def nodes(self) -> NodeTable:
-        """Which test nodes were predicted rightly."""
+        """Which test nodes were predicted correctly."""
         return NodeTable.from_json(self.content["nodes"])
 
     @property
@@ -87,21 +87,21 @@ class CellResult:
 
     @classmethod
     def load(cls, path: Path, key: str) -> CellResult:
-        """Reads a cell's file and makes sure that it is this cell's."""
+        """Reads a cell's file and checks its key."""
         try:
             content = files.read_json(path)
             if content.get("key") != key:
-                raise InputError(f"{path} holds the key {content.get('key')!r}, but {key!r} is needed")
+                raise InputError(f"{path} holds the key {content.get('key')!r}, but must hold {key!r}")
             cell = cls(content)
             cell._check()
         except InputError as error:
-            raise InputError(f"{error}: remove the file, and the cell is run again") from None
+            raise InputError(f"{error}: remove the file to run the cell again") from None
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise InputError(f"{path} is damaged: remove the file, and the cell is run again") from None
+            raise InputError(f"{path} is damaged: remove the file to run the cell again") from None
         return cell
 
     def _check(self) -> None:
-        """Raises an error of some kind if something is missing that studies read."""
+        """Raises an error if something that studies read is missing."""
         tested = not self.content["validation_only"]
         metrics, rounds = self.metrics, self.metrics["rounds"]
         for name in (*_WITHOUT_TEST, *(_OF_TEST if tested else ())):

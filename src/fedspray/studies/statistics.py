@@ -1,7 +1,7 @@
 """Statistics of comparisons: paired tests over seeds, Holm's correction, a bootstrap over test nodes.
 
-Tests over seeds ask whether a difference would be there with other splits and initial weights; the bootstrap
-asks whether it would be there with other nodes of the same clients.
+Tests over seeds ask whether a difference would persist with other splits and initial weights; the bootstrap
+asks whether it would persist with other nodes of the same clients.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedspray.runs.nodes import NodeTable
 from fedspray.seeds import generator
 
 T_TEST_SEEDS = 5
-"""From this many seeds on, a paired t-test is made: fewer say little about the spread of a difference."""
+"""Fewest seeds for a paired t-test: fewer say little about the spread of a difference."""
 WILCOXON_SEEDS = 10
 """From this many on, Wilcoxon's signed-rank test: with 5, its smallest two-sided p is 0.0625."""
 
@@ -45,7 +45,7 @@ class Tally:
 def paired_t(differences: Sequence[float]) -> float | None:
     """The two-sided p of a paired t-test; None with fewer than `T_TEST_SEEDS` pairs, or if they do not vary.
 
-    Differences that are all the same, and not 0, have no spread to be measured by: p would be 0 whatever they are.
+    Equal differences other than 0 have no spread: p would always be 0.
     """
     values = _without_rounding_errors(differences)
     if len(values) < T_TEST_SEEDS:
@@ -72,7 +72,7 @@ def wilcoxon(differences: Sequence[float]) -> float | None:
 
 
 def _without_rounding_errors(differences: Sequence[float]) -> NDArray[np.float64]:
-    """Differences of accuracies that are equal as fractions become equal as numbers: ranks and ties need that."""
+    """Rounds differences so that equal fractions become equal numbers, which ranks and ties need."""
     return np.asarray(differences, dtype=np.float64).round(9)
 
 
@@ -111,7 +111,7 @@ def bootstrap(
 
     Nodes are drawn with replacement inside every (client, class), from those that are a test node under any
     seed. A drawn node counts in all methods and under all seeds in which it is a test node: pairs stay pairs,
-    and five seeds do not make five nodes of one. A figure is the mean over seeds of the pooled accuracy.
+    and five seeds don't turn one node into five. A figure is the mean over seeds of the pooled accuracy.
 
     Args:
         tables: by method and seed; all of the same clients.

@@ -1,4 +1,4 @@
-"""What a study consists of: an experiment (`experiment.py`) and a table ``[compare]`` of lists.
+"""A study: an experiment (`experiment.py`) and a table ``[compare]`` of lists.
 
 ::
 
@@ -62,10 +62,10 @@ class Study:
     backbones: tuple[str, ...]
     seeds: tuple[int, ...]
     reference: str
-    """The method that the others are compared with."""
+    """The method to compare the others with."""
     rules: tuple[Rule, ...] = ()
     flags: tuple[Rule, ...] = ()
-    """Stronger than `rules`."""
+    """Override `rules`."""
     search: Search | None = None
 
     @classmethod
@@ -206,8 +206,8 @@ def _methods(listed: Any, base: RunSettings, where: str) -> tuple[dict[str, RunS
         algorithm, name = str(given.get("algorithm", usual)), method_name(given, usual)
         if "algorithm" not in given and name != algorithm and name in algorithms.names():
             raise InputError(
-                f"{where}: the method called {name!r} runs {algorithm!r}, but its name is another algorithm's: "
-                f"say algorithm = {name!r}, or give it another name"
+                f"{where}: the method called {name!r} runs {algorithm!r}, but has another algorithm's name: "
+                f"set algorithm = {name!r}, or rename it"
             )
         if name in found:
             raise InputError(f"{where}: two methods are called {name!r}: give one of them another `name`")
@@ -221,7 +221,7 @@ def _methods(listed: Any, base: RunSettings, where: str) -> tuple[dict[str, RunS
 
 
 def split_owners(text: str, names: Sequence[str]) -> tuple[str, ...]:
-    """``pubmed/fedspray`` as names. Names may have a ``/`` too: the longest one that fits is taken.
+    """``pubmed/fedspray`` as names. Names may contain ``/``: the longest match wins.
 
     >>> split_owners("pubmed / w/o proxies", ["pubmed", "w/o proxies"])
     ('pubmed', 'w/o proxies')

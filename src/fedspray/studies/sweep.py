@@ -16,7 +16,7 @@ from fedspray.studies.statistics import COMPARED
 from fedspray.studies.study import Study
 
 _NAMED = ("dataset", "partitioner", "partition_dir")
-"""What a study lists, instead of varying it."""
+"""Keys that a study lists instead of varying."""
 
 
 def sweep_rows(study: Study, setting: str, values: Sequence[Any]) -> list[tuple[Any, Row]]:
@@ -59,6 +59,6 @@ def summarise_sweep(setting: str, rows: Sequence[tuple[Any, Row]]) -> Json:
 def _with_data(row: Row, setting: str, value: Any) -> Row:
     if setting in _NAMED:
         others = ", ".join(name for name in data_knobs() if name not in _NAMED)
-        raise InputError(f"{setting} cannot be swept, but any setting can, and {others}")
+        raise InputError(f"{setting} cannot be swept: choose any setting, or {others}")
     data = Data.of(**{**row.data.to_json(), setting: data_knobs()[setting].read(value)})
     return replace(row, data=data, label=f"{setting}={value}")

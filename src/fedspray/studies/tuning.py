@@ -2,7 +2,7 @@
 
 A grid, not a sampler: searches here are over one to three settings, a grid is exact, every method gets
 visibly the same number of trials, and trials are cells, so they are resumable and shared. Trials see no test
-node (`Cell.validation_only`): no figure about one is computed, let alone recorded.
+node (`Cell.validation_only`): no test figure exists.
 
 ::
 
@@ -39,7 +39,7 @@ from fedspray.studies.values import check_keys, check_list, check_seeds, check_t
 Values = dict[str, Any]
 
 FIRST_SEED = 1000
-"""Tuning seeds count from here unless they are listed."""
+"""Tuning seeds start here unless listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Search:
     seeds: tuple[int, ...] = (FIRST_SEED,)
     criterion: str = "mean"
     trials: int | None = None
-    """Points for every method; None takes every point of the grids, which must then be equally many."""
+    """Points for every method; None uses every point; the grids must then have equal sizes."""
     shared: Mapping[str, list[Any]] = field(default_factory=dict)
     """Settings that all methods of a data set and backbone share."""
     grid: Mapping[str, Mapping[str, list[Any]]] = field(default_factory=dict)
@@ -80,12 +80,12 @@ class Search:
         return search
 
     def check(self, methods: Sequence[str], reporting_seeds: Sequence[int]) -> None:
-        """Refuses a search that is unfair, or that looks at what will be reported."""
+        """Refuses a search that is unfair or uses reported seeds."""
         if not isinstance(self.criterion, str) or self.criterion not in criteria():
             raise unknown("criterion", str(self.criterion), criteria())
         both = sorted(set(self.seeds) & set(reporting_seeds))
         if both:
-            raise InputError(f"the tuning seed {both[0]} is also a seed of the report, but they must differ")
+            raise InputError(f"the tuning seed {both[0]} is also reported, but tuning and reported seeds must differ")
         if self.trials is not None and (not is_whole(self.trials) or self.trials < 1):
             raise InputError(f"trials is {self.trials!r}, but must be a whole number above 0")
         if not self.grid:
@@ -149,7 +149,7 @@ def tune_rows(rows: Sequence[Row], search: Search, run_cells: RunCells) -> tuple
 
 
 def chosen_toml(records: Sequence[Json]) -> str:
-    """What the searches chose, as tables to be put into the file of a comparison."""
+    """The chosen settings, as tables to paste into a comparison's file."""
     tables: dict[str, Values] = {}
     for record in records:
         owners = [record["dataset"], record["backbone"], *(record["methods"] if len(record["methods"]) == 1 else [])]
@@ -162,7 +162,7 @@ def chosen_toml(records: Sequence[Json]) -> str:
 
 
 def criteria() -> list[str]:
-    """What trials can be chosen by: ``mean``, of overall and minority accuracy, and all metrics of a round."""
+    """The criteria: ``mean`` of overall and minority accuracy, and all metrics of a round."""
     return ["mean", *(name for name, each in METRICS.items() if not each.closing)]
 
 
@@ -210,7 +210,7 @@ def _trial(point: Values, cells: Sequence[Cell], search: Search) -> Json:
             metrics = cell.result.metrics
             run |= {name: metrics["val"][name] for name in ("overall", "minority", "balanced", "loss")}
             run |= {"round": metrics["best_round"], "client_failures": metrics["failures"]}
-            # Without the nodes of a client that failed, a figure cannot be set against others.
+            # Figures without a failed client's nodes can't be compared with others.
             run["score"] = None if metrics["failures"] else criterion_score(search.criterion, metrics["val"])
         runs.append(run)
     scores = [run.get("score") for run in runs]
@@ -226,7 +226,7 @@ def _read(row: Row, point: Values) -> Values:
 
 
 def _check_points(row: Row, points: Sequence[Values]) -> None:
-    """Refuses a point that is tried twice: it would pass for another trial."""
+    """Refuses a duplicate point, which would count as another trial."""
     seen: list[Values] = []
     for point in (_read(row, point) for point in points):
         if point in seen:

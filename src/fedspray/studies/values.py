@@ -1,4 +1,4 @@
-"""Checks of what files and flags say about a study."""
+"""Checks of a study's values from files and flags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedspray.errors import InputError, unknown
 
 
 def check_keys(content: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Refuses a key that does not exist, and says which do."""
+    """Refuses an unknown key and lists the known ones."""
     for key in content:
         if key not in known:
             raise InputError(f"{where}: {unknown('key', str(key), known)}")

@@ -1,4 +1,4 @@
-"""One cell in a worker process: run to its end, once, or given up when nobody waits for it any more."""
+"""One cell in a worker process: run once to its end, or stopped when its parent is gone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Job:
     threads: int = 1
     keep_run: bool = False
     owner: int | None = None
-    """The process that waits for the result; its worker processes leave when it is gone. None: nobody to watch."""
+    """The process that waits for the result; workers exit when it is gone. None: none to watch."""
 
     @property
     def run_folder(self) -> Path:
@@ -48,11 +48,11 @@ class Job:
         return self.run_folder.with_name(f"{self.path.stem}.lock")
 
     def was_begun(self, moment: float) -> bool:
-        """Whether somebody took it up since ``moment``, or finished it."""
+        """Whether a process has started it since ``moment``, or finished it."""
         return self.path.exists() or (self.lock.exists() and self.lock.stat().st_mtime >= moment)
 
     def drop_lock(self) -> None:
-        """Removes the lock that a killed process left behind at a finished cell, unless somebody holds it."""
+        """Removes a killed process's lock at a finished cell, unless it is held."""
         with contextlib.suppress(OSError), self.lock.open("r") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.lock.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def work(job: Job) -> tuple[str, str | None]:
             _watch(job)
             if not job.path.exists():
                 _run(job)
-            job.lock.unlink(missing_ok=True)  # who waits for it finds the cell finished
+            job.lock.unlink(missing_ok=True)  # waiting processes find the cell finished
     except (InputError, RunStopped) as error:
         return job.key, str(error)
     except Exception as error:
@@ -76,7 +76,7 @@ def work(job: Job) -> tuple[str, str | None]:
 def _run(job: Job) -> None:
     cell, folder = job.cell, job.run_folder
     if cell.key() != job.key:
-        raise InputError(f"the data of {cell} are not the same here as where the grid was begun")
+        raise InputError(f"the data of {cell} differs here from where the grid was started")
     federation = cell.federation()
     # `with_split` draws the same splits again; only those without test nodes have to be handed over.
     kept = replace(cell.run, keep_split=True) if cell.validation_only else cell.run
@@ -128,7 +128,7 @@ def _is_orphaned(job: Job) -> bool:
 
 
 def _watch(job: Job) -> None:
-    """Once in a worker process: ends it when its parent is gone and no cell is in work, since nobody else would."""
+    """Once in a worker process: ends it when its parent is gone and no cell is running."""
 
     def leave() -> None:
         while not _is_orphaned(job):
@@ -142,7 +142,7 @@ def _watch(job: Job) -> None:
 
 
 def _can_go_on(folder: Path) -> bool:
-    """Whether a run folder was begun, with the same versions of what the bits depend on."""
+    """Whether a run folder was started with the same versions of the libraries that affect bits."""
     try:
         return bool(files.read_json(folder / "settings.json").get("versions") == store.versions())
     except InputError:  # not there, or damaged
