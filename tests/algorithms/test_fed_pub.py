@@ -82,7 +82,7 @@ def test_hidden_layers_hardly_tell_models_apart() -> None:
         ({"sharpness": 1e39}, "sharpness is 1e+39, but must be from 0 to 1e30"),
         (
             {"proxy_density": 1.5},
-            "the random graph has 5 blocks of 100 nodes with density 1.5: "
+            "the random graph has 5 blocks of 100 nodes with density 1.5, but "
             "must have at least one block and node, and a density between 0 and 1",
         ),
     ],

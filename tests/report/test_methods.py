@@ -139,7 +139,7 @@ def test_unfinished_runs_and_other_folders_are_refused(run_folders: Folders, tmp
         read_comparison([tmp_path / "cut"])
     with pytest.raises(InputError, match="is not a run folder"):
         read_comparison([tmp_path])
-    with pytest.raises(InputError, match="at least one is needed"):
+    with pytest.raises(InputError, match="needs at least one"):
         read_comparison([])
 
 
