@@ -17,7 +17,7 @@ def test_the_demo_without_data_and_without_a_terminal(
             raise MissingDataError("no network")
         return real(dataset, nodes=400)
 
-    monkeypatch.setattr("fedspray.federate.build_federation", offline)
+    monkeypatch.setattr("fedspray.build_federation", offline)
     assert run_command(["demo", "--rounds", "2"]) == 0
     captured = capsys.readouterr()
     assert "no network" in captured.err

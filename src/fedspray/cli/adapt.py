@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
 
-from fedspray.cli.flags import AsJson, Count, examples, flag
+from fedspray.cli.flags import AsJson, Count, examples, flag, whole
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
@@ -30,7 +30,7 @@ def adapt(
         str | None, flag("What to call the newcomer.", "NAME", default="the folder's or file's name")
     ] = None,
     rounds: Annotated[Count, flag("Rounds of local training.", "N")] = 20,
-    seed: Annotated[int, flag("Draws the split, if the data have none, and everything else.", "N")] = 0,
+    seed: Annotated[int, whole(0), flag("Draws the split, if the data have none, and everything else.", "N")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train a personal model for an organisation that took no part, from what a finished run's clients share."""
