@@ -70,5 +70,5 @@ def test_they_start_from_glorot_whatever_the_backbone_does(name: str, backbone: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_foreign_module_is_refused_by_name(name: str) -> None:
-    with pytest.raises(InputError, match=rf"backbone is 'torch.nn:Bilinear', but {name} has a network of its own"):
+    with pytest.raises(InputError, match=rf"backbone is 'torch.nn:Bilinear', but {name} builds its own network"):
         build(name, "torch.nn:Bilinear")

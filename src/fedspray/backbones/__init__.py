@@ -36,7 +36,7 @@ def layer_of(backbone: Backbone, algorithm: str) -> Layer:
     if layer is None:
         name = getattr(backbone, "target", type(backbone).__name__)
         known = [each for each in names() if find(each)().inner_layer() is not None]
-        raise InputError(f"backbone is {name!r}, but {algorithm} has a network of its own for {', '.join(known)} only")
+        raise InputError(f"backbone is {name!r}, but {algorithm} builds its own network only for {', '.join(known)}")
     return layer
 
 

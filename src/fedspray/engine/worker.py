@@ -1,4 +1,4 @@
-"""The client's side of a round, the same in one process and on a machine of its own.
+"""The client's side of a round, the same in one process and on a separate machine.
 
 A worker holds the private state of the clients of one batch. The model of round r is known only after
 round r's aggregation, so it is evaluated, and its snapshot taken, when the next message arrives. The
@@ -75,13 +75,13 @@ class NotFinite(ArithmeticError):
 
 
 class Forgotten(LookupError):
-    """A worker is asked to go on from a round that it does not remember."""
+    """A worker was asked to continue from a round it no longer has."""
 
 
 class Worker:
     """The clients of one batch.
 
-    It remembers the last two rounds. If the server lost a round, or stopped in the middle of one, and asks
+    It keeps the last two rounds. If the server lost a round, or stopped in the middle of one, and asks
     for it again, the worker starts from where it was before it.
 
     Args:

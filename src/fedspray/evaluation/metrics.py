@@ -286,7 +286,7 @@ def auprc(counts: PartCounts) -> float | None:
     headline=True,
 )
 def recall_at_budget(counts: PartCounts) -> float | None:
-    """Of what there is to find, the share that somebody finds who looks at a few alerts only."""
+    """The share of minority nodes found by reviewing only a few alerts."""
     return _recall_at_budgets(counts)[1]
 
 

@@ -40,7 +40,7 @@ class UsedRows(Link):
         return _cut(message, mask, trip), memory
 
     def at_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
-        """Puts the rows back among those that were sent down, and remembers which they are."""
+        """Puts the rows back among those sent down, and stores which they are."""
         known = {COLUMNS: message[COLUMNS]} if COLUMNS in message else memory
         return _whole(message, trip), known
 

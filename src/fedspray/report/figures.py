@@ -71,7 +71,7 @@ def clients_figure(statistics: FederationStatistics) -> Figure:
 
 
 def _shown_classes(statistics: FederationStatistics) -> list[int]:
-    """The classes with a colour of their own: all, or the largest when there are more than colours."""
+    """The classes with their own colour: all, or the largest if there are more than colours."""
     if statistics.num_classes <= len(CLASS_COLOURS):
         return list(range(statistics.num_classes))
     by_size = np.argsort(-np.array(statistics.label_counts), kind="stable")

@@ -22,7 +22,7 @@ def sweep_png(summary: Mapping[str, Any]) -> bytes:
 def sweep_figure(summary: Mapping[str, Any]) -> Figure:
     """Overall and minority accuracy side by side: the mean over seeds as a line, ± one deviation as a band.
 
-    A row may bring published figures of its own, in percent by metric; they are drawn as stars.
+    A row may have published figures, in percent by metric; they are drawn as stars.
     """
     from matplotlib.figure import Figure
 

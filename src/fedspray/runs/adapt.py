@@ -37,7 +37,7 @@ ROUNDS = 20
 
 @dataclass(frozen=True, eq=False)
 class SharedPart:
-    """What the server of a run sent to everybody, of the reported round."""
+    """What the server of a run sent to all clients in the reported round."""
 
     run: Resolved
     task: Task

@@ -117,7 +117,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 
 def sentence(name: str, row: Json) -> str:
-    """What is said of one client that has test nodes, from `of_client`."""
+    """The sentence for one client with test nodes, from `of_client`."""
     overall, minority = row["all"], row["minority"]
     said, unclear = overall["verdict"], VERDICTS["unclear"]
     verdict = f"{said} whether federating helped" if said == unclear else f"federating {said}"

@@ -36,7 +36,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A graph, and which of its nodes somebody wants to know about."""
+    """A graph, and which of its nodes to predict."""
 
     graph: Graph
     wanted: NDArray[np.bool_]

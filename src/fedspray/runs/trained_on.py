@@ -1,8 +1,8 @@
-"""Which nodes a model has seen: so that a prediction can say whether it is about one of them.
+"""The nodes a model has seen, so that a prediction can tell new nodes from old ones.
 
-Nodes with names are known again by a hash of their name, wherever they stand; without names, only the very same graph
-is. The hashes tell whoever has the file and can guess a name whether that node was among them, so it is a file of its
-own in a model's folder, which can be left out when the model is passed on.
+Named nodes are recognised by a hash of their name; without names, only the same graph
+is. Anyone who has the file and guesses a name can tell whether that node was in it, so it is a separate
+file in a model's folder, to remove before the model is passed on.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _hashes(graph: Graph) -> NDArray[np.int64] | None:
 
 
 def _content(graph: Graph) -> str:
-    """sha256 of features and edges: whoever takes the labels off still has the same graph."""
+    """sha256 of features and edges: removing the labels leaves the graph the same."""
     features: Any = graph.features
     arrays = (features.data, features.indices, features.indptr) if graph.is_sparse else (features,)
     digest = hashlib.sha256(repr((features.shape, graph.is_sparse)).encode())

@@ -1,4 +1,4 @@
-"""What a process of a kit lets in: what `protocol` lists for whoever is at the other end, and nothing else.
+"""What a process of a kit lets in: only what `protocol` lists for the sender.
 
 - Who is at the other end of a connection is known from its certificate, or, between a process and its own job,
   from the system; what a message says about its origin must agree with that.

@@ -19,7 +19,7 @@ from fedspray.deploy.site.status import watch
 from fedspray.files import OWNER_ALONE
 
 PATIENCE = 2.0
-"""Seconds: whoever looks whether the lock is held holds it for a moment."""
+"""Seconds: checking the lock means holding it for a moment."""
 SERVER_JOB = "nvflare.private.fed.app.server.runner_process"
 JOBS = ("nvflare.private.fed.app.client.worker_process", SERVER_JOB)
 

@@ -24,7 +24,7 @@ LOG_FILE = "console.log"
 PATIENCE = 20.0
 """Seconds in which a process that was started should listen."""
 _children: dict[Path, subprocess.Popen[bytes]] = {}
-"""Those that this process started, by kit: whoever starts a process must hear of its end."""
+"""Processes started here, by kit: the parent must wait for them."""
 
 
 def command(kit: Path) -> list[str]:

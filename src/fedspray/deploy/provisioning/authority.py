@@ -3,7 +3,7 @@
 ::
 
     PROJECT/ca/rootCA.pem    its certificate, a copy of which is in every kit
-    PROJECT/ca/rootCA.key    its private key: whoever has it can make members of the federation
+    PROJECT/ca/rootCA.key    its private key: anyone who has it can add members to the federation
 """
 
 from __future__ import annotations

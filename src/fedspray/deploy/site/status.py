@@ -32,7 +32,7 @@ FILE = "status.json"
 SILENCE = 60.0
 """Seconds without an answer of the server after which a site is not taken for connected: six heartbeats."""
 PATIENCE = 2.0
-"""Seconds in which the server should answer whoever asks for the status."""
+"""Seconds for the server to answer a status request."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How HTTP/2, and so gRPC, begins."""
 
