@@ -34,19 +34,25 @@ class Sites:
     def __init__(self, folder: Path, federation: Federation, agreement: Agreement) -> None:
         self.folder, self.agreement = folder, agreement
         federation.save(folder / "data")
-        for name in agreement.roster.clients:
-            (folder / name / "local").mkdir(parents=True)
-            agreement.save(folder / name / "local")
-            Site(folder / name, name, folder / "data" / "clients" / name).save()
+        self.agree(agreement)
         begin_with(folder / "run", agreement.roster, agreement.settings, None, None)
         self._open: dict[str, RequestHandler] = {}
         self._most_bytes = 0
+        self.left: frozenset[str] = frozenset()
         self.trouble: Trouble = lambda name, ask: None
         self.late: Callable[[str, Ask], bool] = lambda name, ask: False
         self.slow: Callable[[str, Ask], bool] = lambda name, ask: False
         """Whose answers come after the others' and after the grace time, so that they are late unless they count."""
         self.changed: Callable[[str, Ask, Reply], Reply] = lambda name, ask, reply: reply
         """What a site that does not keep to the rules makes of its answer."""
+
+    def agree(self, agreement: Agreement) -> None:
+        """All sites of an agreement take it on; new ones get their folders."""
+        self.agreement = agreement
+        for name in agreement.roster.clients:
+            (self.folder / name / "local").mkdir(parents=True, exist_ok=True)
+            agreement.save(self.folder / name / "local")
+            Site(self.folder / name, name, self.folder / "data" / "clients" / name).save()
 
     def restart(self) -> None:
         for handler in self._open.values():
@@ -76,7 +82,7 @@ class Sites:
         recorder = ProgressRecorder(self.folder / "run", "job")
 
         def open_host(seed: int, blocks: Blocks | None) -> Host:
-            host = RemoteHost.of(self.agreement, seed, self)
+            host = RemoteHost.of(self.agreement, seed, self, self.left)
             self._most_bytes = host.largest
             return host
 

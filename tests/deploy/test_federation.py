@@ -59,7 +59,7 @@ def test_request_sign_unpack(project: Project, tmp_path: Path) -> None:
 
 def test_what_was_amended_since_is_in_the_kit(project: Project, tmp_path: Path) -> None:
     new = replace(project.agreement(), settings=RunSettings(values={"rounds": 7}))
-    new.save(project.server / "local")
+    project.take_on(new)
     unpack(sign(project, make_request(tmp_path / "kit", "client_01")), tmp_path / "kit")
     assert Agreement.load(tmp_path / "kit" / "local").fingerprint() == new.fingerprint()
 

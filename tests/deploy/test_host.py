@@ -326,3 +326,63 @@ def test_a_checkpoint_knows_nothing_of_the_exchange_after_it(tmp_path: Path) -> 
     assert not [name for name in checkpoint if name.startswith("proxies.3")]
     sites.trouble = calm.trouble
     assert stable(sites.run()) == stable(calm.run())
+
+
+# ---- sites that come and go ---------------------------------------------------------------------
+
+
+def rows_of(sites: Sites, client_ids: tuple[int, ...], since: int) -> list[Any]:
+    """What these clients evaluated, round by round."""
+    lines = (sites.folder / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [[each["clients"][str(k)] for k in client_ids] for each in records if each["round"] >= since]
+
+
+def fail_in(sites: Sites, name: str, rounds: range) -> None:
+    away = "it is away"
+    sites.trouble = lambda asked, ask: away if asked == name and ask.request.round_index in rounds else None
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedspray", "fedspray2"])
+def test_a_site_that_leaves_for_good(tmp_path: Path, algorithm: str) -> None:
+    """The others go on as if it failed from then on; the result is without it."""
+    federation = ragged_federation()
+    settings: dict[str, Any] = {"algorithm": algorithm, "values": {"rounds": 5, "min_clients": 1}}
+    sites = make(tmp_path / "leaves", federation, **settings)
+    die_once(sites, lambda name, ask: ask.request.round_index == 3)
+    with pytest.raises(Crash):
+        sites.run()
+    sites.left = frozenset({"client_01"})
+    result = sites.run()
+    others = tuple(k for k, name in enumerate(federation.roster.clients) if name != "client_01")
+    assert set(result["seeds"][0]["clients"]) == set(federation.roster.clients) - {"client_01"}
+    assert result["seeds"][0]["failures"] == 0
+    away = make(tmp_path / "away", federation, **settings)
+    fail_in(away, "client_01", range(3, 99))
+    away.run()
+    assert rows_of(sites, others, 1) == rows_of(away, others, 1)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedspray", "fedspray2"])
+def test_a_site_that_joins_a_run(tmp_path: Path, algorithm: str) -> None:
+    """It is as if it had been away until then."""
+    federation = ragged_federation()
+    names = federation.roster.clients
+    settings: dict[str, Any] = {"algorithm": algorithm, "values": {"rounds": 6, "min_clients": 1}}
+    whole = Agreement(federation.roster, RunSettings(**settings))
+    first = replace(whole, roster=replace(federation.roster, clients=names[:-1]))
+    assert first.joins(whole) == names[-1:]
+    assert whole.joins(first) == ()
+    assert replace(first, version="0").joins(whole) == ()
+    sites = Sites(tmp_path / "joins", federation, first)
+    die_once(sites, lambda name, ask: ask.request.round_index == 3)
+    with pytest.raises(Crash):
+        sites.run()
+    sites.agree(whole)
+    result = sites.run()
+    away = Sites(tmp_path / "away", federation, whole)
+    fail_in(away, names[-1], range(3))
+    expected = away.run()
+    everybody = tuple(range(len(names)))
+    assert rows_of(sites, everybody, 3) == rows_of(away, everybody, 3)
+    assert result["models"] == expected["models"]

@@ -326,7 +326,7 @@ def test_a_site_card_that_is_wrong(unpacked: Path, card: dict[str, Any], complai
 @pytest.mark.parametrize(
     ("days", "complaint"),
     [
-        (400, r"client\.crt ended on .*, so nobody accepts it any more: the coordinator has to make a new project"),
+        (400, r"client\.crt ended on .*, so nobody accepts it any more: the coordinator has to renew it"),
         (-400, r"client\.crt is valid from .* on, but it is .* here: set this machine's clock right"),
     ],
 )

@@ -10,14 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fedspray.cli import knobs
 from fedspray.cli.flags import AsJson, Count, argument, examples, flag, group, whole
-from fedspray.cli.organisations import Foreground, Grace, ask, organisational
+from fedspray.cli.organisations import (
+    Foreground,
+    Grace,
+    ServiceFolder,
+    ServiceUser,
+    ask,
+    organisational,
+    warn_of_end,
+    write_units,
+)
 from fedspray.cli.output import Output
-from fedspray.errors import InputError
+from fedspray.errors import InputError, RunStopped
 
 if TYPE_CHECKING:
+    from fedspray.deploy.provisioning.membership import Applicant
     from fedspray.deploy.provisioning.project import Project
 
-COMMANDS = ("init", "sign", "amend", "start", "run", "status", "disable", "enable", "stop")
+COMMANDS = (
+    *("init", "sign", "amend", "start", "run", "status", "disable", "enable", "stop"),
+    *("add", "approve", "remove", "renew", "rotate", "resume", "service"),
+)
 deploy = group(
     "deploy",
     "Federations between organisations: the coordinator's commands.",
@@ -26,6 +39,12 @@ deploy = group(
 
 ProjectFolder = Annotated[Path, argument("The project's folder.", "PROJECT")]
 SiteName = Annotated[str, argument("One of its sites.", "SITE")]
+SITES_FILE = flag(
+    "A TOML file of sites: [[site]] with name, organisation, contact, nodes.", "FILE.toml", name="--sites"
+)
+ValidDays = Annotated[Count, flag("Days that the certificates are valid.", "N")]
+RESUME_EVERY = 5.0
+"""Seconds between looks for runs to resume."""
 EVENTS_SHOWN, RUN_EVENTS_SHOWN = 10, 3
 
 
@@ -51,22 +70,27 @@ def init(
         str | None,
         flag("Number of classes, their names (a,b,c), or a file of names.", "C|NAMES|FILE", default="asked for"),
     ] = None,
+    sites_file: Annotated[Path | None, SITES_FILE] = None,
     name: Annotated[str | None, flag("The federation's name.", "NAME", default="the folder's")] = None,
     given: knobs.Training | None = None,
     grace: Grace = 60.0,
     csr: Annotated[Path | None, flag("A folder with the sites' certificate requests, SITE.csr.", "DIR")] = None,
     make_keys: Annotated[bool, flag("Make the private keys of sites without a request here: for trying out.")] = False,
-    valid_days: Annotated[Count, flag("Days that the certificates are valid.", "N")] = 360,
+    valid_days: ValidDays = 360,
 ) -> None:
     """Make a federation: the agreement, a certificate authority, and hardened start-up kits."""
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.provisioning.federation import init_project, schema
     from fedspray.deploy.provisioning.kits import Address
+    from fedspray.deploy.provisioning.membership import known_of
     from fedspray.deploy.provisioning.project import Project
 
-    output, named = Output(), sites or _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
-    names = [site.partition("=")[0] for site in named]
-    organisations = {name: site.partition("=")[2] or name for name, site in zip(names, named, strict=True)}
+    output = Output()
+    if not sites and sites_file is None:
+        sites = _ask("sites, separated by commas", "--site").replace(" ", "").split(",")
+    applicants = _applicants(sites, sites_file)
+    names = [site.name for site in applicants]
+    organisations, about = known_of(applicants)
     address = Address(host or _ask("the server's host name", "--host"), port)
     task = schema(
         features or _ask("number of features, or their names separated by commas", "--features"),
@@ -83,6 +107,7 @@ def init(
             requests=csr,
             make_keys=make_keys,
             valid_days=valid_days,
+            about=about,
         )
     for zip_file, request in archives.items():
         if request is None:
@@ -119,13 +144,13 @@ def amend(
     yes: Annotated[bool, flag("Give up runs that are not finished.")] = False,
 ) -> None:
     """Change what is agreed on with the same sites; what is not given stays. Each site must agree to the new file."""
-    from fedspray.deploy.agreement import FILE, Agreement
+    from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.operations.runs import unfinished_runs
     from fedspray.deploy.provisioning.federation import amended
     from fedspray.deploy.provisioning.project import Project
 
     project, output = Project.open(folder), Output()
-    old = project.agreement()
+    old = project.proposed()
     new = Agreement(old.roster, amended(old.settings, knobs.values(given)), coordinator=project.coordinator_key())
     changes = old.changes(new)
     if not changes:
@@ -139,9 +164,8 @@ def amend(
         )
     for change in changes:
         output.show(change)
-    new.save(project.folder)
-    new.save(project.server / "local")
-    output.note(f"send {project.folder / FILE} to every site, for: fedspray site agree KIT {FILE}")
+    project.take_on(new)
+    _tell_to_agree(output, project)
 
 
 @organisational
@@ -153,6 +177,7 @@ def start(folder: ProjectFolder, /, *, foreground: Foreground = False) -> None:
 
     project = Project.open(folder)
     check_dates(project.server)
+    warn_of_end(Output(), project.server)
     project.agreement().check_version()
     if processes.running(project.server) is None:
         processes.check_port(project.address.host, project.address.port)
@@ -184,6 +209,7 @@ def run(
 
     output, project = Output(as_json), Project.open(folder)
     check_certificates(project)
+    warn_of_end(output, project.server, project.coordinator)
     project.agreement().check_version()
     if processes.running(project.server) is None:
         raise InputError(f"the server is not running: fedspray deploy start {folder}")
@@ -218,6 +244,7 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
 
     output, project = Output(as_json), Project.open(folder)
     check_certificates(project)
+    warn_of_end(output, project.server, *(project.site(name) for name in project.with_certificate()))
     found = project_status(project)
     if not as_json:
         server = found["server"]
@@ -226,10 +253,14 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
             state = "not connected" if jobs is None else "in a job" if jobs else "connected"
             if site in found["since"]:
                 state += f" (since {found['since'][site]})"
+            if site in found["about"] and jobs is None and "contact" in found["about"][site]:
+                state += f", contact {escape(found['about'][site]['contact'])}"
             if site in found["without_certificate"]:
                 state = "its certificate request is not signed yet"
             if site in found["disabled"]:
                 state = "disabled"
+            if site in found["left"]:
+                state = "removed"
             output.show(f"[bold]site[/bold] {site}: {state}")
         for name, row in found["runs"].items():
             output.show(
@@ -263,6 +294,121 @@ def enable(folder: ProjectFolder, site: SiteName, /) -> None:
 
 
 @organisational
+def add(
+    folder: ProjectFolder,
+    /,
+    *,
+    sites: Annotated[list[str] | None, flag("A site's name, or NAME=ORGANISATION.", "NAME", name="--site")] = None,
+    sites_file: Annotated[Path | None, SITES_FILE] = None,
+) -> None:
+    """Add sites: all sites agree to a new file; runs go on with the new ones once they are connected."""
+    from fedspray.deploy.provisioning import membership
+    from fedspray.deploy.provisioning.project import Project
+
+    applicants, project = _applicants(sites, sites_file), Project.open(folder)
+    if not applicants:
+        raise InputError("nobody is to be added: give --site NAME or --sites FILE.toml")
+    membership.add(project, applicants)
+    output = Output()
+    _tell_to_agree(output, project)
+    names = ", ".join(site.name for site in applicants)
+    output.note(f"{names}: for each certificate request, fedspray deploy sign {folder} SITE.csr")
+
+
+@organisational
+def approve(
+    folder: ProjectFolder,
+    request: Annotated[Path, argument("What a site sent: fedspray site request made it.", "SITE.csr")],
+    /,
+    *,
+    again: Annotated[bool, flag("Also if the site has a certificate already.")] = False,
+) -> None:
+    """Let a site join that sent a request: add it if it is new, sign its certificate and pack its kit."""
+    from fedspray.deploy.provisioning import membership
+    from fedspray.deploy.provisioning.project import Project
+
+    project, output = Project.open(folder), Output()
+    _tell_signed(output, request, membership.approve(project, request, again=again))
+    if project.proposed().fingerprint() != project.agreement().fingerprint():
+        _tell_to_agree(output, project)
+
+
+@organisational
+def remove(folder: ProjectFolder, site: SiteName, /) -> None:
+    """Remove a site for good: its key is of no use any more, and runs go on without it."""
+    from fedspray.deploy.provisioning import membership
+    from fedspray.deploy.provisioning.project import Project
+
+    new = membership.remove(Project.open(folder), site)
+    Output().note(
+        f"{site} is removed; what it sent before stays in past rounds" if new else f"{site} was removed before"
+    )
+
+
+@organisational
+def renew(folder: ProjectFolder, /, *, valid_days: ValidDays = 360) -> None:
+    """Make new certificates for all keys, also the authority's own; old ones stay good until their end."""
+    _renew(folder, valid_days, new_authority=False)
+
+
+@organisational
+def rotate(folder: ProjectFolder, /, *, valid_days: ValidDays = 360) -> None:
+    """Replace the certificate authority: every site takes on its new certificate before the server starts again."""
+    _renew(folder, valid_days, new_authority=True)
+
+
+def _renew(folder: Path, valid_days: int, *, new_authority: bool) -> None:
+    from fedspray.deploy.provisioning import membership
+    from fedspray.deploy.provisioning.project import Project
+
+    output = Output()
+    for made in membership.renew(Project.open(folder), valid_days=valid_days, new_authority=new_authority):
+        output.note(f"send {made} to its site, for: fedspray site renew KIT {made.name}")
+    output.note(f"then, for the server's own: fedspray deploy stop {folder}, and fedspray deploy start {folder}")
+
+
+@organisational
+def resume(
+    folder: ProjectFolder, /, *, once: Annotated[bool, flag("End when no run is left, instead of waiting.")] = False
+) -> None:
+    """Bring unfinished runs to their end, now and after every restart, without a terminal: for a service."""
+    import time
+
+    from fedspray.deploy.operations.driver import Driver
+    from fedspray.deploy.operations.runs import resumable_runs
+    from fedspray.deploy.provisioning.project import Project
+
+    output, project, given_up = Output(), Project.open(folder), set[str]()
+    while True:
+        runs = [name for name in resumable_runs(project) if name not in given_up]
+        for name in runs:
+            try:
+                Driver(project, name, tell=output.note).drive()
+                output.note(f"{name} is done")
+            except (RunStopped, InputError) as error:
+                given_up.add(name)
+                output.note(f"{name} is not resumed any more: {error}")
+        if once and not runs:
+            return
+        time.sleep(RESUME_EVERY)
+
+
+@organisational
+def service(
+    folder: ProjectFolder,
+    /,
+    *,
+    out: ServiceFolder,
+    user: ServiceUser = "fedspray",
+) -> None:
+    """Write hardened systemd units: one for the server, one that resumes unfinished runs after a reboot."""
+    from fedspray.deploy.operations.service import project_units
+    from fedspray.deploy.provisioning.project import Project
+
+    write_units(Output(), out, project_units(Project.open(folder).folder, user))
+
+
+@organisational
 def stop(folder: ProjectFolder, /) -> None:
     """Stop the server; a run goes on from its last round when the server is started again."""
     from fedspray.deploy.operations import processes
@@ -276,6 +422,20 @@ def _ask(what: str, flag: str) -> str:
     if not sys.stdin.isatty():
         raise InputError(f"{flag} is missing: {what}")
     return ask(what)
+
+
+def _applicants(sites: list[str] | None, file: Path | None) -> list[Applicant]:
+    from fedspray.deploy.provisioning.membership import Applicant, read_sites
+
+    named = [site.partition("=") for site in sites or []]
+    return [
+        *(Applicant(name, organisation or None) for name, _, organisation in named),
+        *(read_sites(file) if file else ()),
+    ]
+
+
+def _tell_to_agree(output: Output, project: Project) -> None:
+    output.note(f"send {project.folder / 'agreement.json'} to every site, for: fedspray site agree KIT agreement.json")
 
 
 def _tell_signed(output: Output, request: Path, zip_file: Path) -> None:

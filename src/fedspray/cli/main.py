@@ -28,8 +28,8 @@ STOPPED = 3
 INTERRUPTED = 130
 
 COMMANDS = (
-    *("demo", "run", "report", "algorithms", "links", "datasets", "inspect", "partition", "compare", "sweep", "tune"),
-    *("plan", "new", "import", "schema", "predict", "adapt", "deploy", "site"),
+    *("demo", "run", "report", "watch", "algorithms", "links", "datasets", "inspect", "partition", "compare"),
+    *("sweep", "tune", "plan", "new", "import", "schema", "predict", "adapt", "deploy", "site"),
 )
 """Each is a module of this package with a function or command group of the same name."""
 _ELSEWHERE = {"import": "tables:import_files"}

@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedspray.cli.flags import AsJson, Count, argument, flag, group
-from fedspray.cli.organisations import Foreground, ask, organisational
+from fedspray.cli.organisations import (
+    Foreground,
+    ServiceFolder,
+    ServiceUser,
+    ask,
+    organisational,
+    warn_of_end,
+    write_units,
+)
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-COMMANDS = ("request", "unpack", "check", "start", "status", "ledger", "agree", "stop")
+COMMANDS = ("request", "unpack", "check", "start", "status", "ledger", "agree", "renew", "service", "stop")
 site = group(
     "site",
     "Federations between organisations: a site's commands.",
@@ -81,6 +89,7 @@ def check(
         found = check_site(site)
     if site != Site.open(kit):
         site.save()  # only what was found good is kept
+    warn_of_end(output, kit)
     if not as_json:
         _show(output, found)
     output.result(found)
@@ -98,6 +107,7 @@ def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
     certificate_of(kit)  # refuses certificates that are of no use
+    warn_of_end(Output(), kit)
     site.agreement()  # refuses other code
     check_policies(kit)
     site.check_writable()
@@ -127,6 +137,7 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
         output.show(f"[bold]{found['site']}[/bold]: {found['state']}{since}{process}{reason}")
         output.show(f"  server {found['server']}, last heard of {found['last_contact'] or 'never'}")
         output.show(f"  certificate until {found['certificate']['valid_until']}")
+        warn_of_end(output, kit)
         for name, last in found["runs"].items():
             said = f"{name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}"
             output.show(f"  {escape(said)}")
@@ -200,6 +211,29 @@ def agree(
 
 
 @organisational
+def renew(kit: Kit, zip_file: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")], /) -> None:
+    """Take on the new certificates of a zip file; key, data and agreement stay as they are."""
+    from fedspray.deploy.provisioning.archive import take_certificates
+    from fedspray.deploy.provisioning.certificates import certificate_of
+
+    site = take_certificates(zip_file, kit)
+    until = certificate_of(kit)["valid_until"]
+    Output().note(f"{site.name} has a certificate until {until}; a running site uses it when it is started again")
+
+
+@organisational
+def service(kit: Kit, /, *, out: ServiceFolder, user: ServiceUser = "fedspray") -> None:
+    """Write a hardened systemd unit: the site starts with the machine, and again when it dies."""
+    from fedspray.deploy.operations.service import site_units
+    from fedspray.deploy.site.kit import Site
+
+    site = Site.open(kit)
+    if site.data is None:
+        raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
+    write_units(Output(), out, site_units(kit, site.name, site.data, user))
+
+
+@organisational
 def stop(kit: Kit, /) -> None:
     """Stop this site and its job; what it remembers stays."""
     from fedspray.deploy.operations import processes
@@ -220,7 +254,8 @@ def _show(output: Output, found: dict[str, Any]) -> None:
         "certificate": f"valid until {found['certificate']['valid_until']} ({found['certificate']['days_left']} days)",
         "agreement": f"{found['agreement'][:12]}: {what}",
         "code": "not in the agreement" if found["code"] is None else f"{found['code'][:12]}, as agreed",
-        "data": f"{found['data']}: {found['nodes']:,} nodes, {found['edges']:,} edges, labels {found['label_counts']}",
+        "data": f"{found['data']}: {found['nodes']:,} nodes, {found['edges']:,} edges, labels {found['label_counts']}"
+        + ("" if found["expected_nodes"] is None else f"; the coordinator expects {found['expected_nodes']:,} nodes"),
         "rehearsal": f"one local epoch took {found['epoch_seconds']:.2f} s",
         "memory": f"about {found['memory_megabytes']:,} MB",
         "each round": f"{found['bytes_up_per_round']:,} bytes leave and {found['bytes_down_per_round']:,} arrive",

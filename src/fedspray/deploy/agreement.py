@@ -174,6 +174,12 @@ class Agreement:
         except InputError as error:
             raise InputError(f"{where} cannot be agreed on: {error}") from None
 
+    def joins(self, new: Agreement) -> tuple[str, ...]:
+        """The sites that another agreement adds to this one; none if it changes anything else too."""
+        old, other, count = self.to_json(), new.to_json(), len(self.roster.clients)
+        first, added = other["sites"][:count], other["sites"][count:]
+        return tuple(added) if {**other, "sites": first} == old else ()
+
     def check_version(self) -> Agreement:
         """This agreement, if it was made with this version of fedspray, file by file."""
         otherwise = "or agree again (fedspray deploy amend, fedspray site agree)"

@@ -24,7 +24,7 @@ def progress_table(folder: Path, agreement: Agreement) -> RenderableType:
     record, exchanges = last_record(folder, seed), read_exchanges(folder, seed)
     last = exchanges[-1]["sites"] if exchanges else {}
     sites = agreement.roster.clients
-    sent = [sum(each["sites"][name].get("bytes_up", 0) for each in exchanges) for name in sites]
+    sent = [sum(each["sites"].get(name, {}).get("bytes_up", 0) for each in exchanges) for name in sites]
     table = Table("site", "last answer", "seconds", "bytes sent", box=None, pad_edge=False)
     for name, size in zip(sites, sent, strict=True):
         answer = last.get(name, {})

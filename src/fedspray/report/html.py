@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedspray.evaluation.metrics import METRICS, Metric
 from fedspray.experiment import knobs
@@ -26,6 +26,9 @@ from fedspray.report.contents import cost, make_cards, page_data, shows
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Contender, read_comparison
 from fedspray.report.tables import best_of, percent
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: str | None = None) -> Json:
@@ -71,48 +74,56 @@ def caution(comparison: Comparison, cards: Sequence[Card | None]) -> str:
 
 def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
     """The page as text."""
+    first = comparison.methods[0].content
+    coarse = any(card and card.coarse for card in cards)
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=_title(comparison),
+            subtitle=_subtitle(comparison),
+            finding=finding(comparison, cards),
+            caution=caution(comparison, cards),
+            headline=headline_rows(comparison, cards),
+            columns=headline_metrics(comparison),
+            uneven=len({len(method.seeds) for method in comparison.methods}) > 1,
+            other_seeds=len({frozenset(run.seed for run in method.seeds) for method in comparison.methods}) > 1,
+            reference=comparison.reference,
+            lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
+            num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
+            has_card=any(card and shows(card, comparison) for card in cards),
+            has_nodes=not coarse,
+            coarse=coarse,
+            compared=comparison.reference is not None and not coarse,
+            hidden=[m.label for m in comparison.methods if any(seed.metrics.get("sums_only") for seed in m.seeds)],
+            has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
+            federation=comparison.federation,
+            classes=comparison.classes,
+            costs=[(m.label, cost(m, len(comparison.clients))) for m in comparison.methods],
+            settings=settings_rows(comparison.methods),
+            labels=[method.label for method in comparison.methods],
+            runs=[_provenance(method) for method in comparison.methods],
+            versions=first["versions"],
+            fingerprint=first["fingerprint"],
+            source=first["federation"],
+            style=read_part("style.css"),
+            script=read_part("page.js"),
+            data=script_safe(page_data(comparison, cards)),
+            plotly=plotly(),
+        )
+    )
+
+
+def environment() -> Environment:
+    """Where templates are; everything that comes from data is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("fedspray.report", "page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    first = comparison.methods[0].content
-    coarse = any(card and card.coarse for card in cards)
-    return environment.get_template("page.html").render(
-        title=_title(comparison),
-        subtitle=_subtitle(comparison),
-        finding=finding(comparison, cards),
-        caution=caution(comparison, cards),
-        headline=headline_rows(comparison, cards),
-        columns=headline_metrics(comparison),
-        uneven=len({len(method.seeds) for method in comparison.methods}) > 1,
-        other_seeds=len({frozenset(run.seed for run in method.seeds) for method in comparison.methods}) > 1,
-        reference=comparison.reference,
-        lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
-        num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
-        has_card=any(card and shows(card, comparison) for card in cards),
-        has_nodes=not coarse,
-        coarse=coarse,
-        compared=comparison.reference is not None and not coarse,
-        hidden=[m.label for m in comparison.methods if any(seed.metrics.get("sums_only") for seed in m.seeds)],
-        has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
-        federation=comparison.federation,
-        classes=comparison.classes,
-        costs=[(m.label, cost(m, len(comparison.clients))) for m in comparison.methods],
-        settings=settings_rows(comparison.methods),
-        labels=[method.label for method in comparison.methods],
-        runs=[_provenance(method) for method in comparison.methods],
-        versions=first["versions"],
-        fingerprint=first["fingerprint"],
-        source=first["federation"],
-        style=_read("style.css"),
-        script=_read("page.js"),
-        data=_script_safe(page_data(comparison, cards)),
-        plotly=_plotly(),
     )
 
 
@@ -247,17 +258,18 @@ def _provenance(method: Contender) -> Json:
     }
 
 
-def _read(name: str) -> str:
+def read_part(name: str) -> str:
+    """A file of the page."""
     return (resources.files("fedspray.report") / "page" / name).read_text(encoding="utf-8")
 
 
-def _script_safe(data: Json) -> str:
+def script_safe(data: Json) -> str:
     """JSON that is safe inside a script element: it contains no ``<``."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 @cache
-def _plotly() -> str:
+def plotly() -> str:
     """plotly.js, compressed: 2 MB instead of 4.8; the browser unpacks it."""
     from plotly.offline import get_plotlyjs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -85,6 +86,7 @@ def conduct(
         kept = ProxyKeeper(run.algorithm.class_vectors, tree.part_of(tensors, "proxies"))
         if meta:
             progress = Progress(tree.restore(progress.server, tree.part_of(tensors, "server")), **meta["progress"])
+            progress = _without_the_gone(progress, host.client_ids)
             host.load(tree.part_of(tensors, "engine"), progress.round_index)
             Listeners(seed, callbacks).on_round(progress)
         with Log(own, progress) as log:
@@ -139,6 +141,14 @@ def _checkpoint(folder: Path | None) -> tuple[Json, dict[str, Tensor]]:
     return meta or {}, tensors
 
 
+def _without_the_gone(progress: Progress, client_ids: Sequence[int]) -> Progress:
+    """Forgets the counts of clients that left for good; the next round is the best of those that are left."""
+    kept = {k: rows for k, rows in progress.validation.items() if int(k) in client_ids}
+    if len(kept) == len(progress.validation):
+        return progress
+    return replace(progress, validation=kept, best_score=None)
+
+
 def _result(
     seed: int,
     folder: Path | None,
@@ -150,7 +160,8 @@ def _result(
 ) -> SeedResult:
     """The result of a seed that ran to its end, written into its folder."""
     models = host.models()
-    metrics = _metrics(progress, records, host.client_names, host.digests(models), rounds)
+    names = dict(zip(host.client_ids, host.client_names, strict=True))
+    metrics = _metrics(progress, records, names, host.digests(models), rounds)
     metrics |= {name: found for name, found in (("against_local", host.against_local(models)),) if found}
     result = SeedResult(seed, metrics, records, models, kept.at(metrics["best_round"]))
     if folder is not None:
@@ -164,7 +175,7 @@ def _result(
 def _metrics(
     progress: Progress,
     records: list[Json],
-    names: Sequence[str],
+    names: Mapping[int, str],
     digests: Mapping[str, str],
     rounds: RoundSettings,
 ) -> Json:

@@ -76,8 +76,8 @@ class Guard:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Who takes part."""
-        return self._read_agreement()[1]
+        """Who takes part; the server also knows who was signed for an agreement that is not taken on yet."""
+        return (*self._read_agreement()[1], *(self._read_members() if self.is_server else ()))
 
     @property
     def largest(self) -> int:
@@ -88,10 +88,9 @@ class Guard:
         """Why a site is not let in, whatever it says; None if it is."""
         if link.via != "site":
             return None
-        changed = _changed(self.kit / "local" / members.FILE)
-        if changed != self._members[0]:
-            self._members = (changed, members.read(self.kit))
-        member = self._members[1].get(link.peer)
+        member = self._read_members().get(link.peer)
+        if member is not None and member.left:
+            return "the coordinator removed this site"
         if member is None or member.key != connection.get_conn_properties().get(PEER_KEY):
             return REPLACED
         return "the coordinator disabled this site" if member.disabled else None
@@ -187,6 +186,12 @@ class Guard:
             threading.Thread(
                 target=cell.fire_and_forget, args=(channel, topic, protocol.root_of(site), message), daemon=True
             ).start()
+
+    def _read_members(self) -> dict[str, Member]:
+        changed = _changed(self.kit / "local" / members.FILE)
+        if changed != self._members[0]:
+            self._members = (changed, members.read(self.kit))
+        return self._members[1]
 
     def _read_agreement(self) -> tuple[float, tuple[str, ...], int]:
         file = self.kit / "local" / "agreement.json"

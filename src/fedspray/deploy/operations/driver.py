@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedspray import files
-from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.agreement import FILE, Agreement
 from fedspray.deploy.ledger import CONNECTED, JOB_ENDED, STARTED, presence, read_events, write_event
 from fedspray.deploy.locks import Lock, holder
 from fedspray.deploy.network.protocol import SERVER, root_of
 from fedspray.deploy.operations.session import ENDED, AdminSession, Unreachable
+from fedspray.deploy.provisioning import members
 from fedspray.deploy.provisioning.kits import write_job
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.server.progress import read_progress
@@ -63,7 +64,9 @@ class Driver:
         self._agreement = Agreement.load(self._folder).check_version()
         if self._agreement.fingerprint() != project.agreement().fingerprint():
             raise InputError(f"{run} was begun under another agreement than today's, so it cannot go on")
-        self._sites = self._agreement.roster.clients
+        self._left = members.left(project.server)
+        self._looked = self._asked_who_joined = 0.0
+        """When the proposed agreement was changed that adds nobody, and when the server was asked for who joined."""
         self._session: AdminSession | None = None
         self._asked = self._alive = time.monotonic()
         self._said = ""
@@ -72,6 +75,10 @@ class Driver:
         self._heard, self._told = len(read_events(project.server)), set[str]()
         self._ended = self._aborted = ""
         """The job whose end was told last, and why this driver ended the present one."""
+
+    @property
+    def _sites(self) -> tuple[str, ...]:
+        return tuple(name for name in self._agreement.roster.clients if name not in self._left)
 
     def drive(self) -> Json:
         """Returns the result; a run that cannot go on raises `RunStopped`."""
@@ -107,6 +114,8 @@ class Driver:
         is_news = job is not None and progress.get("job") == job != stopped_before
         if is_news and progress["state"] == "stopped":
             raise RunStopped(progress["reason"])
+        if self._membership_changed(job):
+            return
         if holder(self._folder / "lock") is not None:
             self._alive = time.monotonic()
             self._watch(progress, job)
@@ -132,11 +141,37 @@ class Driver:
             if back:
                 self._abort(job, "back", f"{', '.join(back)} is back: starting again from the last round", back)
 
-    def _abort(self, job: str, event: str, why: str, sites: Sequence[str]) -> None:
+    def _membership_changed(self, job: str | None) -> bool:
+        """Takes on what the coordinator changed: sites that were removed, and added ones once they are connected."""
+        left = members.left(self._project.server)
+        if left != self._left:
+            gone, self._left = left - self._left, left
+            self._abort(job, "left", f"{', '.join(sorted(gone)) or 'nobody'} left the federation", sorted(gone))
+            return True
+        proposed = self._project.folder / FILE
+        if proposed.stat().st_mtime == self._looked or time.monotonic() - self._asked_who_joined < 2 * ASK_EVERY:
+            return False
+        self._asked_who_joined = time.monotonic()
+        new = self._project.proposed()
+        joined = self._agreement.joins(new)
+        if not joined:
+            self._looked = proposed.stat().st_mtime
+        if not joined or not set(joined) <= {*self._open().sites(), *self._left}:
+            return False
+        self._agreement = new
+        self._project.take_on(new)
+        new.save(self._folder)
+        self._abort(
+            job, "joined", f"{', '.join(joined)} joined: going on under agreement {new.fingerprint()[:12]}", joined
+        )
+        return True
+
+    def _abort(self, job: str | None, event: str, why: str, sites: Sequence[str]) -> None:
         self._say(event, why, sites)
         self._aborted = why
-        with contextlib.suppress(RuntimeError, ValueError):
-            self._open().abort(job)
+        if job is not None:
+            with contextlib.suppress(RuntimeError, ValueError):
+                self._open().abort(job)
 
     def _is_over(self, job: str | None) -> bool:
         if job is None:

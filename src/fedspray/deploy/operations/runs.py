@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import Any
 
@@ -18,11 +19,15 @@ from fedspray.deploy.server.progress import read_exchanges, read_progress
 from fedspray.errors import MissingDataError
 from fedspray.runs.run import begin_with
 
+FRESH = 30.0
+"""Seconds for which a new run is left to whoever began it."""
+
 
 def begin_run(project: Project, name: str | None) -> str:
     """Makes the folder of a new run and returns the run's name."""
     chosen = check_name("run", name or datetime.now().strftime("run-%Y%m%d-%H%M%S"))
-    agreement = project.agreement()
+    agreement = project.proposed()
+    project.take_on(agreement)
     begin_with(project.run_folder(chosen), agreement.roster, agreement.settings, None, None)
     agreement.save(project.run_folder(chosen))
     return chosen
@@ -48,10 +53,22 @@ def unfinished_runs(project: Project) -> list[str]:
     return [folder.name for folder in begun if not (folder / "result.json").exists()]
 
 
+def resumable_runs(project: Project) -> list[str]:
+    """Runs that a driver should bring to their end: begun some time ago, driven by nobody, not stopped for a reason."""
+    return [
+        name
+        for name in unfinished_runs(project)
+        if holder(project.run_folder(name) / "driver.lock") is None
+        and read_progress(project.run_folder(name)).get("state") != "stopped"
+        and time.time() - (project.run_folder(name) / "settings.json").stat().st_mtime > FRESH
+    ]
+
+
 def project_status(project: Project) -> dict[str, Any]:
     """The server's process, the sites with their jobs (None: not connected), and every run."""
     agreement = project.agreement()
     answering: dict[str, set[str]] = {}
+    sites = project.proposed().roster.clients
     server = processes.running(project.server)
     if server is not None:
         try:
@@ -64,9 +81,11 @@ def project_status(project: Project) -> dict[str, Any]:
         "address": str(project.address),
         "server": server,
         "agreement": agreement.fingerprint(),
-        "sites": {name: sorted(answering[name]) if name in answering else None for name in agreement.roster.clients},
+        "sites": {name: sorted(answering[name]) if name in answering else None for name in sites},
         "without_certificate": project.without_certificate(),
         "since": {name: since for name, (_, since) in presence(project.server).items()},
+        "left": sorted(members.left(project.server)),
+        "about": dict(project.about),
         "disabled": [name for name, member in members.read(project.server).items() if member.disabled],
         "events": read_events(project.server),
         "runs": {name: _run_status(project, name) for name in names},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.provisioning.certificates import CERTIFICATE, KEY, check_key, read_certificate
+from fedspray.deploy.provisioning.certificates import AUTHORITY, CERTIFICATE, KEY, check_key, read_certificate
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.site.kit import Site
 from fedspray.errors import InputError, MissingDataError
@@ -46,6 +47,7 @@ model, for `fedspray predict`), `ledger.jsonl`. Keep `startup/client.key` secret
 def pack(project: Project, site: str, agreement: Agreement) -> Path:
     """Writes a site's kit and its page into a zip file."""
     settings, roster, kit = agreement.settings, agreement.roster, project.site(site)
+    replace(Site.open(kit), expected_nodes=project.about.get(site, {}).get("nodes")).save()
     page = PAGE.format(
         federation=roster.name,
         site=site,
@@ -87,6 +89,21 @@ def unpack(archive_file: Path, kit: Path) -> Site:
         (new / "README.md").rename(kit / "README.md")
         (new / "local").rename(kit / "local")  # last: now it is a kit
     return replace(site, folder=kit)
+
+
+@private_files()
+def take_certificates(archive_file: Path, kit: Path) -> Site:
+    """Puts the certificates of a zip file that `pack` wrote into a kit that is in use; its key and all else stay."""
+    site = Site.open(kit)
+    nearest = next(folder for folder in (kit, *kit.absolute().parents) if os.access(folder, os.W_OK))
+    with tempfile.TemporaryDirectory(dir=nearest) as place:
+        new = _extract(archive_file, Path(place))
+        if Site.open(new).name != site.name:
+            raise InputError(f"{archive_file} is for {Site.open(new).name!r}, but {kit} is the kit of {site.name!r}")
+        check_key(kit / "startup" / KEY, read_certificate(new / "startup" / CERTIFICATE))
+        for name in (CERTIFICATE, AUTHORITY):
+            (new / "startup" / name).replace(kit / "startup" / name)
+    return site
 
 
 def _extract(archive_file: Path, place: Path) -> Path:

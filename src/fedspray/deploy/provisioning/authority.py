@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -48,6 +48,14 @@ class Authority:
         key, who = new_key(), Identity(name)
         return cls(generate_cert(who, who, key, key.public_key(), valid_days=valid_days, ca=True), key)
 
+    def renewed(self, valid_days: int) -> Self:
+        """The same one, with the same key, for longer: what it signed before stays good until its end."""
+        who = Identity(common_name(self.certificate.subject))
+        return replace(
+            self,
+            certificate=generate_cert(who, who, self.key, self.key.public_key(), valid_days=valid_days, ca=True),
+        )
+
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Reads what `save` wrote."""
@@ -59,6 +67,7 @@ class Authority:
     def save(self, folder: Path) -> None:
         """Writes certificate and key into ``folder``."""
         (folder / AUTHORITY).write_bytes(serialize_cert(self.certificate))
+        (folder / KEY).unlink(missing_ok=True)
         write_key(folder / KEY, self.key)
 
     def issue(self, to: Identity, key: rsa.RSAPublicKey, host: str | None = None) -> bytes:

@@ -19,6 +19,8 @@ from fedspray.files import private_files
 KEY, CERTIFICATE, AUTHORITY = "client.key", "client.crt", "rootCA.pem"
 KEY_BITS = 3072
 """Keys are RSA because NVFlare signs jobs and log-ins with RSA's padding, which other keys do not have."""
+WARN_DAYS = 30
+"""Days before its end from which on every command warns of a certificate."""
 MOMENT = "%Y-%m-%d %H:%M UTC"
 
 
@@ -83,6 +85,14 @@ def common_name(subject: x509.Name) -> str | None:
     return str(names[0].value) if names else None
 
 
+def key_of(certificate: x509.Certificate) -> rsa.RSAPublicKey:
+    """The public key of a certificate of ours."""
+    key = certificate.public_key()
+    if not isinstance(key, rsa.RSAPublicKey):
+        raise InputError(f"the certificate for {common_name(certificate.subject)!r} has another kind of key, not RSA")
+    return key
+
+
 def key_fingerprint(key: Any) -> str:
     """sha256 of a public key."""
     encoded = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -138,13 +148,27 @@ def check_dates(kit: Path) -> None:
         if certificate.not_valid_after_utc < now:
             raise InputError(
                 f"{file} ended on {certificate.not_valid_after_utc:{MOMENT}}, so nobody accepts it any more: "
-                "the coordinator has to make a new project and send new kits"
+                "the coordinator has to renew it (fedspray deploy renew)"
             )
         if certificate.not_valid_before_utc > now:
             raise InputError(
                 f"{file} is valid from {certificate.not_valid_before_utc:{MOMENT}} on, but it is {now:{MOMENT}} here: "
                 "set this machine's clock right"
             )
+
+
+def warning_of(kit: Path) -> str | None:
+    """A sentence about a kit's certificate that ends within 30 days, or about its authority's; None where none does."""
+    startup = kit / "startup"
+    files = [startup / name for name in ("server.crt", CERTIFICATE, AUTHORITY) if (startup / name).is_file()]
+    ends = {file: read_certificate(file).not_valid_after_utc for file in files}
+    file, end = min(ends.items(), key=lambda each: each[1])
+    days = (end - datetime.now(UTC)).days
+    if days >= WARN_DAYS:
+        return None
+    return (
+        f"{file} ends in {days} days, on {end:{MOMENT}}: renew it in time (fedspray deploy renew, fedspray site renew)"
+    )
 
 
 def read_certificate(file: Path) -> x509.Certificate:

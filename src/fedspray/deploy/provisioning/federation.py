@@ -81,13 +81,14 @@ def init_project(
     requests: Path | None,
     make_keys: bool,
     valid_days: int,
+    about: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[Path, Path | None]:
     """Makes a project; returns the zip files that can be sent now, and for each the request that was signed.
 
     A site gets its zip file when its certificate request is signed: now, if it is in the folder ``requests``, or
     later with `sign`. With ``make_keys``, the keys of the other sites are made here; each is in its zip file alone.
     """
-    project = Project(folder, address, grace, organisations)
+    project = Project(folder, address, grace, organisations, about or {})
     signed = _requests(requests, agreement)
     made = [name for name in agreement.roster.clients if make_keys and name not in signed]
     for organisation in organisations.values():
@@ -119,7 +120,7 @@ def sign(project: Project, request: Path, *, again: bool = False) -> Path:
 
     from fedspray.deploy.provisioning.authority import Authority
 
-    agreement = project.agreement()
+    agreement = project.proposed()
     name, key = read_request(request)
     if name not in agreement.roster.clients:
         raise InputError(f"{request} is for {name!r}, but the sites are {', '.join(agreement.roster.clients)}")
@@ -159,10 +160,15 @@ def amended(old: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 def set_disabled(project: Project, site: str, disabled: bool) -> bool:
     """Cuts a site off, at once, or lets it in again; returns whether this changed anything."""
-    sites = project.agreement().roster.clients
+    check_site(project, site)
+    return members.set_disabled(project.server, site, disabled)
+
+
+def check_site(project: Project, site: str) -> None:
+    """Refuses a name that no site of a project has."""
+    sites = project.proposed().roster.clients
     if site not in sites:
         raise InputError(f"{site!r} is not a site of {project.folder}: the sites are {', '.join(sites)}")
-    return members.set_disabled(project.server, site, disabled)
 
 
 def _requests(folder: Path | None, agreement: Agreement) -> dict[str, Path]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspray import files
+from fedspray.data.federation import Roster
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.server.kit import Server
@@ -106,7 +107,7 @@ def make_kits(
     authority = Authority.make(PROJECT, valid_days)
     authority.save(folder / "ca")
     with tempfile.TemporaryDirectory(dir=kits) as workshop:
-        made = _provision(Path(workshop), agreement, address, organisations or {}, authority, keys_for)
+        made = _provision(Path(workshop), agreement.roster, address, organisations or {}, authority, keys_for)
         shutil.move(made / address.host, kits / "server")
         shutil.move(made / ADMIN, kits / "coordinator")
         for name in agreement.roster.clients:
@@ -119,13 +120,35 @@ def make_kits(
     place_server(kits / "server")
     agreement.save(kits / "server" / "local")
     for name in agreement.roster.clients:
-        _harden_site(kits / name)
-        agreement.save(kits / name / "local")
-        Site(kits / name, name, None).save()
+        _finish_site(kits / name, name, agreement)
         if name in keys_for:
             key = read_certificate(kits / name / "startup" / CERTIFICATE).public_key()
             members.put_key(kits / "server", name, key_fingerprint(key))
     return agreement
+
+
+@private_files()
+def add_kits(
+    folder: Path, agreement: Agreement, names: Collection[str], address: Address, organisations: Mapping[str, str]
+) -> None:
+    """Makes the kits of further sites of a project, without certificates."""
+    from fedspray.deploy.provisioning.authority import Authority
+
+    kits, roster = folder / "kits", replace(agreement.roster, clients=tuple(names))
+    authority = Authority.load(folder / "ca")
+    with tempfile.TemporaryDirectory(dir=kits) as workshop:
+        made = _provision(Path(workshop), roster, address, organisations, authority, ())
+        for name in names:
+            _finish_site(made / name, name, agreement)
+            if (kits / name).exists():  # it was removed, and comes back
+                shutil.rmtree(kits / name)
+            shutil.move(made / name, kits / name)
+
+
+def _finish_site(kit: Path, name: str, agreement: Agreement) -> None:
+    _harden_site(kit)
+    agreement.save(kit / "local")
+    Site(kit, name, None).save()
 
 
 def place_server(kit: Path) -> None:
@@ -198,7 +221,7 @@ def write_job(folder: Path, run: str, agreement: Agreement, grace: float, min_si
 
 def _provision(
     folder: Path,
-    agreement: Agreement,
+    roster: Roster,
     address: Address,
     organisations: Mapping[str, str],
     authority: Authority,
@@ -214,9 +237,9 @@ def _provision(
 
     said = io.StringIO()
     try:
-        project = Project(PROJECT, agreement.roster.name, props={"api_version": 3, "name": PROJECT})
+        project = Project(PROJECT, roster.name, props={"api_version": 3, "name": PROJECT})
         project.set_server(address.host, "coordinator", {"fed_learn_port": address.port, "admin_port": address.port})
-        for name in agreement.roster.clients:
+        for name in roster.clients:
             project.add_client(name, organisations.get(name, name).replace("-", "_"), {})
         project.add_admin(ADMIN, "coordinator", {"role": "project_admin"})
         builders = [

@@ -2,7 +2,7 @@
 
 ::
 
-    PROJECT/kits/server/local/members.json    by site: `key`, sha256 of its public key; `disabled`
+    PROJECT/kits/server/local/members.json    by site: `key`, sha256 of its public key; `disabled`; `left`
 
 A running server follows every change of this file at once. A certificate for a key that is not in it is of no use,
 so a new key for a site takes the old one's place.
@@ -26,6 +26,8 @@ class Member:
     key: str | None = None
     """None: no certificate has been signed for it yet."""
     disabled: bool = False
+    left: bool = False
+    """Removed for good: runs go on without it."""
 
 
 def read(kit: Path) -> dict[str, Member]:
@@ -45,6 +47,18 @@ def set_disabled(kit: Path, site: str, disabled: bool) -> bool:
     before = read(kit).get(site, Member())
     _put(kit, site, replace(before, disabled=disabled))
     return before.disabled != disabled
+
+
+def set_left(kit: Path, site: str, left: bool) -> bool:
+    """Removes a site for good, with its key, or lets it come back with a new one; returns whether this changed any."""
+    before = read(kit).get(site, Member())
+    _put(kit, site, Member(left=left))
+    return before.left != left
+
+
+def left(kit: Path) -> frozenset[str]:
+    """The sites that were removed."""
+    return frozenset(site for site, member in read(kit).items() if member.left)
 
 
 def _put(kit: Path, site: str, member: Member) -> None:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedspray import files
 from fedspray.deploy.agreement import Agreement
@@ -36,6 +37,8 @@ class Project:
     """Seconds that a round waits for the others once enough sites answered."""
     organisations: Mapping[str, str] = field(default_factory=dict)
     """Whose the sites are, for their certificates; a site that is not here is its own."""
+    about: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By site: `contact`, whom to call, and `nodes`, how many its graph should have; as far as they are known."""
 
     def __post_init__(self) -> None:
         if not 0 < self.grace < math.inf:
@@ -50,7 +53,8 @@ class Project:
         content = files.read_json(card)
         try:
             address, organisations = Address(content["host"], int(content["port"])), content.get("organisations", {})
-            return cls(folder, address, float(content["grace"]), {str(k): str(v) for k, v in organisations.items()})
+            named = {str(k): str(v) for k, v in organisations.items()}
+            return cls(folder, address, float(content["grace"]), named, content.get("about", {}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{card} is not as fedspray deploy init wrote it ({error})") from None
 
@@ -61,6 +65,7 @@ class Project:
             "port": self.address.port,
             "grace": self.grace,
             "organisations": dict(self.organisations),
+            **({"about": dict(self.about)} if self.about else {}),
         }
         files.write_json(self.folder / CARD, content)
 
@@ -82,14 +87,28 @@ class Project:
         """Fingerprint of the key that jobs are signed with."""
         return key_fingerprint(read_certificate(self.coordinator / "startup" / CERTIFICATE).public_key())
 
+    def with_certificate(self) -> list[str]:
+        """Sites whose certificate requests have been signed."""
+        waiting = self.without_certificate()
+        return [name for name in self.proposed().roster.clients if name not in waiting]
+
     def without_certificate(self) -> list[str]:
         """Sites whose certificate requests have not been signed yet."""
-        sites = self.agreement().roster.clients
+        sites = self.proposed().roster.clients
         return [name for name in sites if not (self.site(name) / "startup" / CERTIFICATE).exists()]
 
     def agreement(self) -> Agreement:
         """What is run."""
         return Agreement.load(self.server / "local")
+
+    def proposed(self) -> Agreement:
+        """What the sites are asked to agree to: that of `agreement`, or one with further sites."""
+        return Agreement.load(self.folder)
+
+    def take_on(self, agreement: Agreement) -> None:
+        """From now on the server's agreement is this one."""
+        agreement.save(self.folder)
+        agreement.save(self.server / "local")
 
     def run_folder(self, run: str) -> Path:
         """The folder of a run."""

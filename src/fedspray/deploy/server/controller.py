@@ -20,6 +20,7 @@ from nvflare.apis.wf_comm_spec import WFCommSpec
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.messages.wire import SUM, Ask, Malformed, Reply, freeze, thaw
 from fedspray.deploy.network.answers import TASK, UNREADABLE
+from fedspray.deploy.provisioning import members
 from fedspray.deploy.server.host import Quorum, RemoteHost
 from fedspray.deploy.server.kit import Server
 from fedspray.deploy.server.progress import ProgressRecorder
@@ -109,7 +110,7 @@ class RunController(Controller):  # type: ignore[misc]
 
             def open_host(seed: int, blocks: Blocks | None) -> Host:
                 self._recorder.show(seed=seed, state="running")
-                host = RemoteHost.of(agreement, seed, self)
+                host = RemoteHost.of(agreement, seed, self, members.left(root))
                 self._largest = host.largest
                 return host
 

@@ -73,7 +73,7 @@ class RemoteHost:
         courier: reaches the sites.
         schema: what their messages must look like.
         links: the server's halves of what messages pass, if there is anything.
-        sums: how sums are found where the server may see nothing else.
+        left: sites that were removed: they keep their number, and are not asked.
     """
 
     def __init__(
@@ -84,30 +84,35 @@ class RemoteHost:
         courier: Courier,
         schema: MessageSchema,
         links: ServerEnd | None = None,
-        sums: RemoteSums | None = None,
+        left: Set[str] = frozenset(),
     ) -> None:
-        self.client_ids, self.client_names = tuple(range(roster.num_clients)), roster.clients
+        self._names = roster.clients
+        self.client_ids = tuple(k for k, name in enumerate(roster.clients) if name not in left)
+        self.client_names = tuple(roster.clients[k] for k in self.client_ids)
         self._task, self._schema = roster.task, schema
         self._rounds, self._seed, self._courier = rounds, seed, courier
         self._heard = [0] * roster.num_clients
         self._digests: dict[str, str] = {}
-        self._links, self._sums = links, sums
+        self._links = links
+        self._sums: RemoteSums | None = None
+        """How sums are found where the server may see nothing else."""
         self.largest = schema.most_bytes("uplink", "counts", "detail")
         """Bytes of the largest answer that is read at all."""
 
     @classmethod
-    def of(cls, agreement: Agreement, seed: int, courier: Courier) -> RemoteHost:
+    def of(cls, agreement: Agreement, seed: int, courier: Courier, left: Set[str] = frozenset()) -> RemoteHost:
         """For a seed of what was agreed on."""
         roster, run = agreement.roster, agreement.resolved
         schema = MessageSchema.of(agreement.algorithms[0], roster.task, run.dtype, links=bool(run.links))
         chain = [link for link in run.links if not link.only_sums]
         links = ServerEnd(chain, trip_of(run.algorithm, roster.task, seed, run.dtype)) if chain else None
-        sums = None
+        host = cls(roster, run.rounds, seed, courier, schema, links, left=left)
         if agreement.secure_sum is not None:
             from fedspray.deploy.server.sums import RemoteSums
 
-            sums = RemoteSums(agreement.secure_sum, roster.clients, seed, courier, schema, roster.task.num_classes)
-        host = cls(roster, run.rounds, seed, courier, schema, links, sums)
+            classes = roster.task.num_classes
+            named = dict(zip(host.client_ids, host.client_names, strict=True))
+            host._sums = RemoteSums(agreement.secure_sum, named, roster.num_clients, seed, courier, schema, classes)
         host.largest += agreement.protocol_bytes
         return host
 
@@ -126,36 +131,36 @@ class RemoteHost:
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids."""
         asks = {}
-        for k in self.client_ids:
+        for i, k in enumerate(self.client_ids):
             asked = replace(request, train=request.train and k in train_ids, from_round=self._heard[k])
-            row = {name: value[k : k + 1] for name, value in downlink.items()}
+            row = {name: value[i : i + 1] for name, value in downlink.items()}
             if self._links is not None and row:
                 row = self._links.send(row, k, request.round_index)
-            asks[self.client_names[k]] = Ask(self._seed, asked, row)
+            asks[self._names[k]] = Ask(self._seed, asked, row)
         if self._sums is not None:
             return self._added_up(self._sums, request, asks, train_ids)
         replies: dict[int, Reply] = {}
         failures: dict[int, str] = {}
         delivered = self._courier.deliver(asks, self._quorum(request, train_ids))
         for k in self.client_ids:
-            reply = self._opened(delivered[self.client_names[k]], k, request)
+            reply = self._opened(delivered[self._names[k]], k, request)
             if isinstance(reply, str):
                 failures[k] = reply
             elif reply.error is not None:
                 failures[k] = reply.error
-            elif (fault := self._fault(reply, asks[self.client_names[k]].request)) is not None:
+            elif (fault := self._fault(reply, asks[self._names[k]].request)) is not None:
                 failures[k] = fault
             else:
                 replies[k] = reply
         for k, reply in replies.items():
             self._heard[k] = request.round_index
             if reply.model is not None:
-                self._digests[self.client_names[k]] = reply.model
+                self._digests[self._names[k]] = reply.model
         uplinks = {k: reply.uplink for k, reply in replies.items() if reply.trained}
         counts = {k: reply.counts for k, reply in replies.items() if reply.counts}
         travelled: dict[str, Any] = {}
         if self._links is not None:
-            sent = {k: delivered[self.client_names[k]] for k in uplinks}
+            sent = {k: delivered[self._names[k]] for k in uplinks}
             travelled = {
                 "bytes_down": tuple(tree.num_bytes(asks[name].message) for name in self.client_names),
                 "bytes_up": tuple(tree.num_bytes(reply.uplink) for reply in sent.values() if isinstance(reply, Reply)),
@@ -164,12 +169,15 @@ class RemoteHost:
         return Answers(_stacked(uplinks), tuple(uplinks), _stacked(counts), tuple(counts), failed, **travelled)
 
     def _added_up(self, sums: RemoteSums, request: Request, asks: Mapping[str, Ask], train_ids: Set[int]) -> Answers:
-        asked = {k: (asks[name].request, asks[name].message) for k, name in enumerate(self.client_names)}
+        asked = {
+            k: (asks[name].request, asks[name].message)
+            for k, name in zip(self.client_ids, self.client_names, strict=True)
+        }
         answers, models = sums.exchange(request, asked, train_ids)
         for k, model in models.items():
             self._heard[k] = request.round_index
             if model is not None:
-                self._digests[self.client_names[k]] = model
+                self._digests[self._names[k]] = model
         return answers
 
     def _opened(self, reply: Reply | str, client_id: int, request: Request) -> Reply | str:
@@ -189,7 +197,8 @@ class RemoteHost:
 
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Goes back to what `tensors` held."""
-        self._heard = tensors["heard"].tolist()
+        heard = tensors["heard"].tolist()
+        self._heard = heard + [0] * (len(self._names) - len(heard))  # sites that joined since
         if self._links is not None:
             self._links.load(tree.part_of(tensors, "links"))
 
@@ -222,7 +231,7 @@ class RemoteHost:
         )
 
     def _quorum(self, request: Request, train_ids: Set[int]) -> Quorum:
-        sites = frozenset(self.client_names[k] for k in (train_ids if request.train else self.client_ids))
+        sites = frozenset(self._names[k] for k in (train_ids if request.train else self.client_ids))
         return Quorum(sites, self._rounds.min_clients or math.ceil(len(sites) / 2))
 
 

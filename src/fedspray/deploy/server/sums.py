@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 
 from fedspray.deploy.messages.schema import Layout, MessageSchema, layout_of
 from fedspray.deploy.messages.wire import SUM, Ask, Reply
@@ -26,7 +26,8 @@ class RemoteSums:
 
     Args:
         link: what is to be guarded.
-        names: of the sites, by their ids.
+        names: of the sites that take part, by their ids.
+        num_clients: that were agreed on, with those that left.
         seed: of the run.
         courier: reaches the sites.
         schema: what messages look like.
@@ -36,16 +37,18 @@ class RemoteSums:
     def __init__(
         self,
         link: SecureSum,
-        names: Sequence[str],
+        names: Mapping[int, str],
+        num_clients: int,
         seed: int,
         courier: Courier,
         schema: MessageSchema,
         num_classes: int,
     ) -> None:
         self._link, self._names, self._seed, self._courier, self._schema = link, names, seed, courier, schema
+        self._num_clients = num_clients
         classes = num_classes if by_class(schema.declared, schema.zeros("uplink")) else 0
         # Numbers of sessions only ever grow, also over a restart of the server.
-        self._collector = Collector(link, range(len(names)), self._ask, classes, first=int(1000 * time.time()))
+        self._collector = Collector(link, tuple(names), self._ask, classes, first=int(1000 * time.time()))
         self._request = Request(1)
         self._turn = 0
         self._reasons: dict[int, str] = {}
@@ -74,7 +77,7 @@ class RemoteSums:
         members = self._collector.members
         trainers = sorted(train_ids & set(members)) if request.train else []
         enclosed = self._collector.enclosed(trainers)
-        layout = self._schema.sums(self._link, len(self._names), request, train=bool(trainers))
+        layout = self._schema.sums(self._link, self._num_clients, request, train=bool(trainers))
         form = (("masked", "torch.int64", (1, layout.length)),)
         asks = {k: Ask(self._seed, *asked[k], SUM, self._next(), enclosed) for k in members}
         replies = self._delivered(asks)

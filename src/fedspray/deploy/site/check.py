@@ -52,6 +52,7 @@ def check_site(site: Site) -> dict[str, Any]:
         "backbone": agreement.settings.of_client(site.name).backbone,
         "data": str(site.data),
         "nodes": client.graph.num_nodes,
+        "expected_nodes": site.expected_nodes,
         "edges": client.graph.num_edges,
         "label_counts": counts.tolist(),
         **_rehearse(site, agreement, client),

@@ -40,6 +40,8 @@ class Site:
     name: str
     data: Path | None
     threads: int = 1
+    expected_nodes: int | None = None
+    """How many nodes the coordinator expects, if it said so."""
 
     @classmethod
     def open(cls, folder: Path) -> Site:
@@ -54,11 +56,16 @@ class Site:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise InputError(f"threads in {card} is {threads!r}, but must be a whole number from 1 on")
         name = check_name("site", str(content.get("name")))
-        return cls(folder, name, None if data is None else Path(data), threads)
+        nodes = content.get("expected_nodes")
+        return cls(
+            folder, name, None if data is None else Path(data), threads, nodes if isinstance(nodes, int) else None
+        )
 
     def save(self) -> None:
         """Writes ``local/site.json``."""
         content = {"name": self.name, "data": None if self.data is None else str(self.data), "threads": self.threads}
+        if self.expected_nodes is not None:
+            content["expected_nodes"] = self.expected_nodes
         files.write_json(self.folder / "local" / CARD, content)
 
     def check_writable(self) -> None:

@@ -130,8 +130,8 @@ def server_of(kit: Path) -> tuple[str, int]:
         raise InputError(f"{file} does not say where the server is: unpack the kit's zip file again") from None
 
 
-def look(kit: Path) -> Json:
-    """Whether a site is connected, to whom, and since when.
+def look(kit: Path, *, ask: bool = True) -> Json:
+    """Whether a site is connected, to whom, and since when; with ``ask``, the server is asked too.
 
     Its `state` is "connected", "connecting", "unreachable" (the server is down), "refused", "replaced" (another key
     took its place) or "stopped"; `last_contact` is when the server answered it last.
@@ -142,7 +142,7 @@ def look(kit: Path) -> Json:
     known = {"server": ":".join(map(str, server_of(kit))), "last_contact": told.get("time"), "since": told.get("since")}
     if pid is None:
         return {"state": "stopped", "reason": None, "pid": None, "job_pids": [], **known, "since": told.get("time")}
-    state, reason = ask_server(kit)
+    state, reason = ask_server(kit) if ask else ("connected", None)
     if state == "connected":  # we are; is the site's process too?
         state, reason = "connecting", None
         if told.get("pid") == pid and (told["state"] != "connected" or _age(told["time"]) < SILENCE):

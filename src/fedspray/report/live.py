@@ -1,0 +1,330 @@
+"""What is going on in a folder now, as plain JSON: a run, the cells of a study, a project, or a site's kit.
+
+Everything is read from the files that a run writes anyway, so watching costs the run nothing. A site's kit shows what
+the site itself knows: its connection and its ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedspray import files
+from fedspray.deploy import ledger
+from fedspray.errors import InputError
+from fedspray.files import Json
+from fedspray.runs import store
+
+EVENTS = 60
+"""The last so many are shown."""
+RECENT = 20
+"""Rounds by which the time left is estimated."""
+
+
+def kind_of(folder: Path) -> str:
+    """What a folder is: "run", "study", "project" or "site"."""
+    signs = {"project": "project.json", "site": "local/site.json", "run": "settings.json"}
+    for kind, sign in signs.items():
+        if (folder / sign).is_file():
+            return kind
+    if (folder / "runs").is_dir():
+        return "study"
+    raise InputError(
+        f"{folder} is not a run folder, a folder of cells, a project or a site's kit, but one of these can be watched"
+    )
+
+
+def state_of(folder: Path) -> Json:
+    """All that the page shows."""
+    known = {"run": run_state, "study": study_state, "project": project_state, "site": site_state}
+    return {"kind": (kind := kind_of(folder)), "now": time.time(), **known[kind](folder)}
+
+
+# ---- runs and projects ----------------------------------------------------------------------------
+
+
+def run_state(folder: Path) -> Json:
+    """A run in this process or between organisations, of which the server's folder is known from where the run is."""
+    content = files.read_json(folder / "settings.json")
+    rounds, seeds = content["settings"]["rounds"], content["run"]["seeds"]
+    records = {seed: _records(folder, seed) for seed in seeds}
+    now = next((seed for seed in reversed(seeds) if records[seed]), seeds[0])
+    exchanges = {seed: files.read_lines(folder / f"seed-{seed}" / "exchanges.jsonl") for seed in seeds}
+    names, deployed = _names(folder), (folder / "agreement.json").is_file()
+    progress = _progress(folder)
+    done = sum(len(rows) for rows in records.values())
+    finished = (folder / "result.json").exists()
+    state = "done" if finished else progress.get("state", "running") if deployed else "running"
+    sites = _sites(names, records[now], exchanges[now], progress, folder) if deployed else _clients(names, records[now])
+    last = records[now][-1] if records[now] else None
+    return {
+        "title": f"{content['algorithm']} on {content['dataset']}, {content['backbone']}",
+        "name": folder.name,
+        "state": state,
+        "reason": progress.get("reason"),
+        "done": finished,
+        "seed": now,
+        "seeds": seeds,
+        "round": max(progress.get("round", 0), len(records[now])) if deployed else len(records[now]),
+        "rounds": rounds,
+        "seconds_left": None if finished else _seconds_left(records[now], exchanges[now], rounds * len(seeds) - done),
+        "curve": _curve(records[now]),
+        "accuracy": None if last is None else {name: last["val"][name] for name in ("overall", "minority")},
+        "clients": sites,
+        "bytes": _bytes([row for rows in records.values() for row in rows]),
+        "left": _left(folder, last),
+        "events": _shown(ledger.read_events(folder)),
+    }
+
+
+def project_state(folder: Path) -> Json:
+    """A project: its last run, with the server's own events and the certificates' days."""
+    from fedspray.deploy.locks import PID_FILE, holder
+
+    runs = [(file.stat().st_mtime, file.parent) for file in (folder / "runs").glob("*/settings.json")]
+    server = folder / "kits" / "server"
+    pid = holder(server / PID_FILE)
+    events = ledger.read_events(server)
+    shown: Json = {"title": folder.name, "name": "no run yet", "state": "waiting", "done": False, "clients": []}
+    if runs:
+        shown = run_state(max(runs)[1])
+        events = events + ledger.read_events(max(runs)[1])
+    else:
+        names = files.read_json(folder / "agreement.json")["sites"]
+        shown["clients"] = _sites(names, [], [], {}, folder / "runs" / "none")
+    return {
+        **shown,
+        "done": False,  # a project goes on after its run
+        "server": "running" if pid is not None else "stopped",
+        "healthy": pid is not None,
+        "certificates": _days_left([server, folder / "kits" / "coordinator"]),
+        "events": _shown(sorted(events, key=lambda event: event["time"])),
+    }
+
+
+def _records(folder: Path, seed: int) -> list[Json]:
+    return [row for row in files.read_lines(folder / f"seed-{seed}" / store.RECORDS) if "round" in row]
+
+
+def _names(folder: Path) -> list[str]:
+    if (folder / "agreement.json").is_file():
+        return list(files.read_json(folder / "agreement.json")["sites"])
+    if (folder / store.FEDERATION).is_file():
+        return [row["name"] for row in files.read_json(folder / store.FEDERATION)["clients"]]
+    return []
+
+
+def _progress(folder: Path) -> Json:
+    try:
+        return files.read_json(folder / "progress.json")
+    except InputError:
+        return {}
+
+
+def _clients(names: Sequence[str], records: Sequence[Json]) -> list[Json]:
+    last = records[-1] if records else {}
+    return [
+        {
+            "name": name,
+            "state": "left out" if name in last.get("failed", {}) else "trains",
+            "reason": last.get("failed", {}).get(name),
+            "bytes_up": sum(row["bytes_up_by_client"][k] for row in records if k < len(row["bytes_up_by_client"])),
+            **_accuracies(last, k),
+        }
+        for k, name in enumerate(names)
+    ]
+
+
+def _sites(
+    names: Sequence[str], records: Sequence[Json], exchanges: Sequence[Json], progress: Json, run: Path
+) -> list[Json]:
+    server = run.parents[1] / "kits" / "server"
+    here, last = ledger.presence(server), records[-1] if records else {}
+    gone = _removed(server)
+    rows = []
+    for k, name in enumerate(names):
+        answers = [(each["time"], each["sites"][name]) for each in exchanges if name in each["sites"]]
+        good = [(moment, row) for moment, row in answers if row["failed"] is None]
+        connected, since = here.get(name, (False, None))
+        failed = answers[-1][1]["failed"] if answers else None
+        state = "connected" if connected else "away" if name in here else "never seen"
+        if connected and name in (progress.get("waiting_for") or []):
+            state = "waited for"
+        elif connected and failed is not None:
+            state = "left out"
+        rows.append(
+            {
+                "name": name,
+                "state": "removed" if name in gone else state,
+                "since": since,
+                "reason": failed,
+                "last_answer": good[-1][0] if good else None,
+                "seconds": good[-1][1].get("seconds") if good else None,
+                "bytes_up": sum(row.get("bytes_up", 0) for _, row in answers),
+                **_accuracies(last, k),
+            }
+        )
+    return rows
+
+
+def _removed(server: Path) -> set[str]:
+    file = server / "local" / "members.json"
+    members = files.read_json(file) if file.is_file() else {}
+    return {name for name, entry in members.items() if entry.get("left")}
+
+
+def _accuracies(record: Mapping[str, Any], client_id: int) -> Json:
+    row = record.get("clients", {}).get(str(client_id), {}).get("val", {})
+    return {name: row.get(name) for name in ("overall", "minority")}
+
+
+def _curve(records: Sequence[Json]) -> Json:
+    step = -(-len(records) // 400) or 1
+    kept = [row for i, row in enumerate(records) if i % step == 0 or i == len(records) - 1]
+    return {
+        "rounds": [row["round"] for row in kept],
+        **{name: [row["val"][name] for row in kept] for name in ("overall", "minority")},
+    }
+
+
+def _seconds_left(records: Sequence[Json], exchanges: Sequence[Json], rounds: int) -> float | None:
+    """By the last rounds: between organisations by the clock, since a round also waits."""
+    moments = [each["time"] for each in exchanges[-RECENT:]]
+    if len(moments) > 1:
+        return rounds * float(moments[-1] - moments[0]) / (len(moments) - 1)
+    return rounds * fmean(row["seconds"] for row in records[-RECENT:]) if records else None
+
+
+def _bytes(records: Sequence[Json]) -> Json:
+    return {way: sum(row[f"bytes_{way}"] for row in records) for way in ("up", "down", "evaluation")}
+
+
+def _left(folder: Path, record: Mapping[str, Any] | None) -> list[Json]:
+    """What clients sent in the last round, by what the agreement says of it."""
+    if record is None:
+        return []
+    told: Json = {}
+    if (folder / "agreement.json").is_file():
+        told = files.read_json(folder / "agreement.json")["leaves"]
+    total = {"what": "all updates of the round", "bytes": record["bytes_up"], "server_gets": ""}
+    counts = {
+        "what": "counts for evaluation",
+        "bytes": record["bytes_evaluation"],
+        "server_gets": "each site's own",
+    }
+    keys = [{"what": key, "bytes": None, "server_gets": what} for key, what in told.items()]
+    return [total, *keys, counts]
+
+
+# ---- studies --------------------------------------------------------------------------------------
+
+
+def study_state(folder: Path) -> Json:
+    """The cells of a study: those that are finished, and how far the others are."""
+    done = [_cell(file) for file in sorted(folder.glob("*.json"))]
+    running = [_unfinished(run) for run in sorted((folder / "runs").iterdir()) if (run / "settings.json").is_file()]
+    return {
+        "title": f"{len(done)} cells finished, {len(running)} under way",
+        "name": folder.name,
+        "state": "running" if running else "idle",
+        "done": False,
+        "clients": [],
+        "cells": [*running, *sorted(done, key=lambda cell: -cell["time"])],
+        "events": [],
+    }
+
+
+def _cell(file: Path) -> Json:
+    content = files.read_json(file)
+    metrics = content["metrics"]
+    return {
+        "name": file.stem,
+        "state": "done",
+        "round": metrics["rounds"],
+        "rounds": metrics["rounds"],
+        "time": file.stat().st_mtime,
+        **{name: metrics["val"].get(name) for name in ("overall", "minority")},
+    }
+
+
+def _unfinished(run: Path) -> Json:
+    content = files.read_json(run / "settings.json")
+    records = _records(run, content["run"]["seeds"][0])
+    value = records[-1]["val"] if records else {}
+    return {
+        "name": run.name,
+        "state": "running",
+        "round": len(records),
+        "rounds": content["settings"]["rounds"],
+        "time": run.stat().st_mtime,
+        **{name: value.get(name) for name in ("overall", "minority")},
+    }
+
+
+# ---- a site ---------------------------------------------------------------------------------------
+
+
+def site_state(kit: Path) -> Json:
+    """A site: its connection, and what left the building."""
+    from fedspray.deploy.site.status import look, site_name
+
+    found, answers = look(kit, ask=False), ledger.read_answers(kit)
+    last = answers[-1] if answers else {}
+    gets = last.get("server_gets", {})
+    kept = [line for line in answers if line["run"] == last.get("run") and line.get("round") is not None]
+    name = site_name(kit)
+    row = {
+        "name": name,
+        "state": found["state"],
+        "since": found["since"],
+        "reason": found["reason"],
+        "last_answer": _seconds(last.get("time")),
+        "bytes_up": sum(line["bytes"] for line in answers),
+    }
+    return {
+        "title": f"site {name}, server {found['server']}",
+        "name": last.get("run", "no run yet"),
+        "state": found["state"],
+        "reason": found["reason"],
+        "healthy": found["state"] == "connected",
+        "done": False,
+        "round": last.get("round"),
+        "clients": [row],
+        "bytes": {"up": row["bytes_up"]},
+        "sent": {"rounds": [line["round"] for line in kept], "bytes": [line["bytes"] for line in kept]},
+        "left": [
+            {"what": field, "bytes": size, "server_gets": _made_of(field, gets)}
+            for field, size in last.get("fields", {}).items()
+        ],
+        "certificates": _days_left([kit]),
+        "events": _shown(ledger.read_events(kit)),
+    }
+
+
+def _made_of(field: str, gets: Mapping[str, str]) -> str:
+    from fnmatch import fnmatch
+
+    return next((told for key, told in gets.items() if fnmatch(field, f"uplink.{key}")), "")
+
+
+def _days_left(kits: Sequence[Path]) -> dict[str, int]:
+    from fedspray.deploy.provisioning.certificates import CERTIFICATE, read_certificate
+
+    ends = {}
+    for kit in kits:
+        own = kit / "startup" / "server.crt"
+        end = read_certificate(own if own.is_file() else kit / "startup" / CERTIFICATE).not_valid_after_utc
+        ends[kit.name] = (end - datetime.now(UTC)).days
+    return ends
+
+
+def _seconds(moment: str | None) -> float | None:
+    return None if moment is None else datetime.fromisoformat(moment).timestamp()
+
+
+def _shown(events: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    return list(events[-EVENTS:])[::-1]

@@ -1,0 +1,137 @@
+"use strict";
+(() => {
+  const EVERY = 2000; // milliseconds between two questions
+  const $ = (id) => document.getElementById(id);
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const make = (tag, text, attributes = {}) => {
+    const element = document.createElement(tag);
+    if (text !== undefined && text !== null) element.textContent = text;
+    for (const [name, value] of Object.entries(attributes)) if (value) element.setAttribute(name, value);
+    return element;
+  };
+  const percent = (value) => value === null || value === undefined ? "–" : (100 * value).toFixed(1);
+  const bytes = (value) => value === null || value === undefined ? "–"
+    : value < 1e5 ? `${value.toLocaleString("en")} B` : value < 1e8 ? `${(value / 1e6).toFixed(2)} MB` : `${(value / 1e9).toFixed(2)} GB`;
+  const span = (seconds) => {
+    if (seconds === null || seconds === undefined) return "–";
+    const whole = Math.max(0, Math.round(seconds));
+    if (whole < 90) return `${whole} s`;
+    return whole < 5400 ? `${Math.round(whole / 60)} min` : whole < 172800 ? `${(whole / 3600).toFixed(1)} h` : `${Math.round(whole / 86400)} days`;
+  };
+  const ago = (moment, now) => moment === null || moment === undefined ? "–" : `${span(now - moment)} ago`;
+  const moment = (text) => Date.parse(text) / 1000;
+  const BAD = ["away", "left out", "stopped", "unreachable", "refused", "replaced", "failed"];
+
+  const fill = (id, heads, rows) => {
+    const head = make("tr");
+    heads.forEach((text) => head.append(make("th", text, { scope: "col" })));
+    const body = make("tbody");
+    rows.forEach(([name, ...cells]) => {
+      const row = make("tr");
+      row.append(make("th", name, { scope: "row" }));
+      cells.forEach((cell) => row.append(cell instanceof Node ? cell : make("td", cell)));
+      body.append(row);
+    });
+    const top = make("thead");
+    top.append(head);
+    $(id).replaceChildren(top, body);
+  };
+  const show = (id, is) => { $(id).hidden = !is; return is; };
+
+  const summary = (state) => {
+    const away = state.clients.filter((row) => row.state === "away");
+    const parts = [];
+    if (state.server === "stopped") parts.push("The server is stopped.");
+    away.forEach((row) => parts.push(`${row.name} is away, for ${span(state.now - moment(row.since))}.`));
+    if (state.accuracy) parts.push(`Round ${state.round} of ${state.rounds}: ${percent(state.accuracy.overall)}% right overall, ${percent(state.accuracy.minority)}% of minority nodes.`);
+    if (state.seconds_left !== null && state.seconds_left !== undefined) parts.push(`About ${span(state.seconds_left)} left.`);
+    if (state.reason) parts.push(state.reason);
+    Object.entries(state.certificates || {}).forEach(([kit, days]) => {
+      if (days < 30) parts.push(`The certificate of ${kit} ends in ${days} days.`);
+    });
+    return parts.join(" ") || state.state;
+  };
+  const subtitle = (state) => [state.name, state.state, state.seeds && state.seeds.length > 1 ? `seed ${state.seed} of ${state.seeds.length} seeds` : null,
+    state.bytes ? `${bytes(state.bytes.up)} sent by sites` : null, state.bytes && state.bytes.down !== undefined ? `${bytes(state.bytes.down)} sent to them` : null]
+    .filter(Boolean).join(" · ");
+
+  const draw = (id, title, traces) => {
+    if (!window.Plotly) return;
+    const axis = { gridcolor: css("--grid"), zeroline: false, linecolor: css("--line") };
+    window.Plotly.react($(id), traces, {
+      autosize: true, margin: { l: 48, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: css("--text"), size: 13 }, legend: { orientation: "h", y: 1.12 },
+      xaxis: { ...axis, title: { text: "round" } }, yaxis: { ...axis, title: { text: title }, rangemode: "tozero" } },
+    { responsive: true, displayModeBar: false });
+  };
+  const line = (name, x, y, color) => ({ type: "scatter", mode: x.length < 3 ? "lines+markers" : "lines", name, x, y, line: { color, width: 2.4 } });
+
+  const paint = (state) => {
+    $("title").textContent = state.title;
+    $("subtitle").textContent = subtitle(state);
+    $("summary").textContent = summary(state);
+    if (show("progress", state.rounds && state.kind !== "site")) $("progress").value = state.round / state.rounds;
+    if (show("curves", state.curve && state.curve.rounds.length)) {
+      draw("curve", "accuracy, %", [line("overall", state.curve.rounds, state.curve.overall.map((v) => v === null ? null : 100 * v), css("--gain")),
+        line("minority", state.curve.rounds, state.curve.minority.map((v) => v === null ? null : 100 * v), css("--loss"))]);
+    }
+    if (show("sent", state.sent && state.sent.rounds.length)) draw("sent-chart", "bytes", [line("bytes", state.sent.rounds, state.sent.bytes, css("--gain"))]);
+    const deployed = state.kind !== "run" || state.clients.some((row) => row.since !== undefined);
+    if (show("sites", state.clients.length)) {
+      $("sites-title").textContent = deployed ? "Sites" : "Clients";
+      const label = (row) => {
+        const cell = make("td", null, { class: BAD.includes(row.state) ? "bad" : "" });
+        const since = row.since ? ` for ${span(state.now - moment(row.since))}` : "";
+        cell.append(make("b", row.state + (row.state === "never seen" || row.state === "removed" ? "" : since)));
+        if (row.reason) cell.append(make("small", row.reason));
+        return cell;
+      };
+      const heads = [deployed ? "site" : "client", "state", ...(deployed ? ["last answer"] : []), "overall, %", "minority, %", "sent"];
+      fill("site-table", heads, state.clients.map((row) => [row.name, label(row),
+        ...(deployed ? [ago(row.last_answer, state.now)] : []), percent(row.overall), percent(row.minority), bytes(row.bytes_up)]));
+    }
+    if (show("cells", state.cells && state.cells.length)) {
+      fill("cell-table", ["cell", "state", "round", "overall, %", "minority, %"], state.cells.map((cell) =>
+        [cell.name, cell.state, `${cell.round} of ${cell.rounds}`, percent(cell.overall), percent(cell.minority)]));
+    }
+    if (show("left", state.left && state.left.length)) {
+      fill("left-table", ["what", "bytes", "the server gets"], state.left.map((row) => [row.what, bytes(row.bytes), row.server_gets]));
+    }
+    if (show("events", state.events.length)) {
+      $("event-list").replaceChildren(...state.events.map((event) => {
+        const item = make("li");
+        item.append(make("time", new Date(event.time).toLocaleTimeString(), { datetime: event.time, title: event.time }),
+          make("b", event.sender), make("span", `${event.event}: ${event.what}`));
+        return item;
+      }));
+    }
+    document.documentElement.dataset.ready = window.Plotly ? "charts" : "tables";
+  };
+
+  let last = JSON.parse($("data").textContent);
+  let heard = Date.now();
+  const ask = async () => {
+    try {
+      const answer = await fetch(`state.json${location.search}`, { cache: "no-store" });
+      if (!answer.ok) throw new Error(await answer.text());
+      const state = await answer.json();
+      heard = Date.now();
+      if (state.done && !last.done) { location.reload(); return; } // a finished run's page is its report
+      last = state;
+      paint(state);
+      $("age").textContent = "";
+    } catch (error) {
+      $("age").textContent = `No answer for ${span((Date.now() - heard) / 1000)}: ${error.message}`;
+    }
+    setTimeout(ask, EVERY);
+  };
+  const start = async () => {
+    paint(last);
+    const packed = Uint8Array.from(atob($("plotly").textContent), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    document.head.append(make("script", await new Response(stream).text()));
+    paint(last);
+    setTimeout(ask, EVERY);
+  };
+  start();
+})();

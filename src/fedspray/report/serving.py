@@ -1,0 +1,152 @@
+"""The live page over HTTP, for this machine unless told otherwise, and what monitoring asks for.
+
+Every address but ``/healthz`` needs the token, in the address (``?token=…``) or as a bearer token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fedspray.errors import InputError
+from fedspray.files import Json
+from fedspray.report.html import environment, plotly, read_part, script_safe
+from fedspray.report.live import kind_of, state_of
+
+Answer = tuple[HTTPStatus, str, str]
+"""Status, content type and content."""
+
+
+class Watch(ThreadingHTTPServer):
+    """Serves one folder.
+
+    Args:
+        folder: what is watched.
+        address: host and port; port 0 takes any that is free.
+        token: who knows it may look.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, address: tuple[str, int], token: str) -> None:
+        self.folder, self.token = folder, token
+        kind_of(folder)
+        super().__init__(address, _Handler)
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{self.server_address[0]!s}:{self.server_port}/?token={self.token}"
+
+    def answer(self, path: str, token: str) -> Answer:
+        """What is asked for."""
+        if path == "/healthz":
+            return self._health()
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
+            return HTTPStatus.FORBIDDEN, "text/plain", "the token is missing or wrong\n"
+        known: dict[str, Callable[[], tuple[str, str]]] = {
+            "/": lambda: ("text/html", self._page()),
+            "/state.json": lambda: ("application/json", json.dumps(state_of(self.folder))),
+            "/metrics": lambda: ("text/plain; version=0.0.4", metrics(state_of(self.folder))),
+        }
+        if path not in known:
+            return HTTPStatus.NOT_FOUND, "text/plain", f"there is / and {', '.join([*known, '/healthz'][1:])}\n"
+        return HTTPStatus.OK, *known[path]()
+
+    def _health(self) -> Answer:
+        state = state_of(self.folder)
+        status = HTTPStatus.OK if state.get("healthy", True) else HTTPStatus.SERVICE_UNAVAILABLE
+        return status, "text/plain", f"{state['state']}\n"
+
+    def _page(self) -> str:
+        """The live page; of a finished run, its report."""
+        from fedspray.report.contents import make_cards
+        from fedspray.report.html import render
+        from fedspray.report.methods import read_comparison
+
+        state = state_of(self.folder)
+        if state["kind"] == "run" and state["done"]:
+            try:
+                comparison = read_comparison([self.folder], None)
+                return render(comparison, make_cards(comparison))
+            except InputError:
+                pass  # a run between organisations may keep too little for one: its last state is shown
+        return (
+            environment()
+            .get_template("live.html")
+            .render(
+                title=state["title"],
+                style=read_part("style.css"),
+                script=read_part("live.js"),
+                data=script_safe(state),
+                plotly=plotly(),
+            )
+        )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Watch
+
+    def do_GET(self) -> None:
+        """One request."""
+        asked = urlsplit(self.path)
+        bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        try:
+            status, kind, content = self.server.answer(asked.path, parse_qs(asked.query).get("token", [bearer])[0])
+        except InputError as error:  # the folder went away, or a file in it is damaged
+            status, kind, content = HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n"
+        body = content.encode()
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8" if "charset" not in kind else kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):  # whoever asked is gone
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the address holds the token."""
+
+
+def metrics(state: Json) -> str:
+    """What Prometheus reads."""
+    return "".join(f"{line}\n" for line in _metrics(state))
+
+
+def _metrics(state: Json) -> Iterator[str]:
+    def gauge(name: str, text: str, values: dict[str, Any]) -> Iterator[str]:
+        known = {labels: value for labels, value in values.items() if value is not None}
+        if known:
+            yield f"# HELP fedspray_{name} {text}"
+            yield f"# TYPE fedspray_{name} gauge"
+            yield from (f"fedspray_{name}{labels} {float(value):g}" for labels, value in known.items())
+
+    sites = state["clients"]
+    yield from gauge("up", "1 if the process that is watched runs and is connected.", {"": state.get("healthy", True)})
+    yield from gauge("round", "The present round.", {"": state.get("round")})
+    yield from gauge("rounds", "Rounds of the run.", {"": state.get("rounds")})
+    accuracy = state.get("accuracy") or {}
+    values = {f'{{nodes="{name}"}}': value for name, value in accuracy.items()}
+    yield from gauge("validation_accuracy", "Share of validation nodes that are predicted rightly.", values)
+    away = {"away", "never seen", "stopped", "unreachable", "refused", "replaced", "connecting"}
+    values = {f'{{site="{row["name"]}"}}': row["state"] not in away for row in sites}
+    yield from gauge("site_connected", "Whether a site is connected.", values)
+    ages = {f'{{site="{row["name"]}"}}': row.get("last_answer") and state["now"] - row["last_answer"] for row in sites}
+    yield from gauge("site_answer_age_seconds", "Seconds since a site's last answer.", ages)
+    values = {f'{{way="{way}"}}': size for way, size in state.get("bytes", {}).items()}
+    yield from gauge("bytes", "Bytes that travelled.", values)
+    days = {f'{{kit="{name}"}}': left for name, left in state.get("certificates", {}).items()}
+    yield from gauge("certificate_days_left", "Days until a certificate ends.", days)
