@@ -6,6 +6,7 @@ from . import datasets as datasets
 from . import links as links
 from . import messages as messages
 from . import testing as testing
+from .algorithms.adafgl import AdaFGL as AdaFGL
 from .algorithms.apfl import APFL as APFL
 from .algorithms.base import Algorithm as Algorithm
 from .algorithms.base import Outputs as Outputs

@@ -17,12 +17,22 @@ COMMON: dict[str, Any] = {"local_epochs": 1, "reset_optimizer": True}
 ENGINES = {"sample_nodes", "fanout", "unit_rows", "prior_shift"}
 """Settings that the worker acts on: tests/engine/test_sampling.py."""
 
+_PERSONAL = {"extractor_rounds": 1}
 _SHARES = {"share_lr": 20.0}
 _EAGER = {"warmup": 0, "pause": 0, "min_members": 2, "max_ratio": 9.0, "min_gap": -2.0}
 _FIXED = {**_EAGER, "threshold": "fixed", "eps1": 9.0, "eps2": 0.0}
 _PLUS = {**_EAGER, "sequence_length": 2}
 
 CHANGES: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {
+    "adafgl": [
+        ("extractor_rounds", 0, _PERSONAL),
+        ("topology_share", 0.9, _PERSONAL),
+        ("propagation_steps", 1, _PERSONAL),
+        ("label_steps", 0, _PERSONAL),
+        ("personal_lr", 0.1, _PERSONAL),
+        ("personal_weight_decay", 0.1, _PERSONAL),
+        ("personal_dropout", 0.1, _PERSONAL),
+    ],
     "apfl": [
         ("alpha_start", 0.1, {}),
         ("alpha_lr", 0.1, {}),
