@@ -8,8 +8,9 @@ from statistics import fmean
 from fedspray.studies.statistics import holm, paired_t
 from reproduction.lines import Line, PartResult, signed
 from reproduction.published import PAPER, results
+from reproduction.sota import paired
 from reproduction.tables import part_result
-from reproduction.trained import Order, Trained, TrainedPart, train
+from reproduction.trained import Order, TrainedPart, train
 
 Place = tuple[str, str]
 """Data set and backbone."""
@@ -107,7 +108,7 @@ def _plus_findings(study: TrainedPart, places: Mapping[Place, Mapping[str, Mappi
                 count += 1
                 if plus.ours < paper.published:
                     behind.append(_where(plus, paper))
-            differences = _paired(rows[*place, "fedspray-plus"], rows[*place, "fedspray"], metric)
+            differences = paired(rows[*place, "fedspray-plus"], rows[*place, "fedspray"], metric)
             gains.append((f"{' '.join(place)} {metric} {signed(fmean(differences), 2)}", paired_t(differences)))
     if not count:
         return []
@@ -119,8 +120,3 @@ def _plus_findings(study: TrainedPart, places: Mapping[Place, Mapping[str, Mappi
         "Its gain over our FedSpray on the same seeds (paired t, Holm-corrected over all of these): "
         f"{'; '.join(told)}.",
     ]
-
-
-def _paired(a: Trained, b: Trained, metric: str) -> list[float]:
-    seeds = sorted(set(a.row.results) & set(b.row.results))
-    return [100 * (a.row.results[s].metrics[metric] - b.row.results[s].metrics[metric]) for s in seeds]

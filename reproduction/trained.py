@@ -162,7 +162,11 @@ def train(part: str, order: Order, settings: Sequence[str] = (), metrics: Sequen
         settings: names of the settings that tell its rows apart, beside algorithm and backbone.
         metrics: what is measured; by default what is published.
     """
-    rows = rows_of(part, order, settings)
+    return train_rows(part, rows_of(part, order, settings), order, metrics)
+
+
+def train_rows(part: str, rows: Sequence[Trained], order: Order, metrics: Sequence[str] = ()) -> TrainedPart:
+    """The same for rows that are named already."""
     trained = iter(run_rows(part, [t.row for t in rows if t.found is not None], order.run_cells))
     rows = [t if t.found is None else replace(t, row=next(trained)) for t in rows]
     published = results(part)

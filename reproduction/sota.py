@@ -1,0 +1,126 @@
+"""The protocol that most papers since 2023 share, FED-PUB's: seven data sets, 10 and 20 clients, overall and minority.
+
+TopFGL's and FedAux's tables stand beside ours. Neither has a minority column, and they disagree about the same methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+
+from fedspray.studies.statistics import holm, paired_t
+from reproduction.lines import DONE, PartResult, signed
+from reproduction.published import results
+from reproduction.tables import part_result
+from reproduction.trained import Order, Trained, TrainedPart, rows_of, train_rows
+
+OURS, ALONE, BEST = "fedspray2", "local", "topfgl"
+METRICS = ("overall", "minority")
+FAR = 3.0
+"""Points by which two papers must differ about a method to be named."""
+
+Place = tuple[str, int]
+"""Data set and number of clients."""
+
+
+def sota(order: Order) -> PartResult:
+    """All methods on all data sets of the protocol."""
+    rows = [replace(t, labels={**t.labels, "clients": clients_of(t.file)}) for t in rows_of("sota", order)]
+    study = train_rows("sota", rows, order, METRICS)
+    source = "TopFGL (2025), Table III; FedAux (NeurIPS 2025) prints other figures, see the findings"
+    title = "Protocol A: the state of the art on equal terms"
+    return part_result("sota", title, source, study, order, findings(study))
+
+
+def clients_of(file: str) -> int:
+    """The number that a study's file ends with."""
+    return int(Path(file).stem.rpartition("-")[2])
+
+
+def findings(study: TrainedPart) -> list[str]:
+    """FedSpray 2 against TopFGL's printed figures, against Local and the best method run, and paper against paper."""
+    places: dict[Place, dict[str, Trained]] = {}
+    for trained in study.rows:
+        if trained.status == DONE:
+            methods = places.setdefault((trained.row.dataset, trained.labels["clients"]), {})
+            methods[trained.labels["algorithm"]] = trained
+    compared = {place: methods for place, methods in places.items() if OURS in methods}
+    return [*_against_printed(compared), *_against_alone(compared), *_among_all(compared), *_papers()]
+
+
+def _against_printed(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
+    printed = {
+        (row.dataset, int(row.settings["clients"])): row.mean for row in results("sota") if row.algorithm == BEST
+    }
+    gaps = {p: fmean(m[OURS].values("overall")) - printed[p] for p, m in places.items() if p in printed}
+    if not gaps:
+        return []
+    told = "; ".join(f"{_name(place)} {signed(gap, 2)}" for place, gap in gaps.items())
+    above = sum(gap > 0 for gap in gaps.values())
+    return [f"{OURS} is above TopFGL's printed overall accuracy in {above} of {len(gaps)} columns: {told}."]
+
+
+def _against_alone(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
+    found = {
+        (place, metric): paired(methods[OURS], methods[ALONE], metric)
+        for place, methods in places.items()
+        for metric in METRICS
+        if ALONE in methods
+    }
+    corrected = holm([paired_t(gaps) for gaps in found.values()])
+    told = [
+        f"{_name(place)} {metric} {interval(gaps)}" + ("" if p is None else f", p = {p:.2g}")
+        for ((place, metric), gaps), p in zip(found.items(), corrected, strict=True)
+    ]
+    sentence = "against Local on the same seeds, with 95% t-intervals (p: paired t, Holm-corrected over all of these)"
+    return [f"{OURS} {sentence}: {'; '.join(told)}."] if told else []
+
+
+def _among_all(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
+    told = []
+    for metric in METRICS:
+        others = []
+        for place, methods in places.items():
+            means = {name: fmean(row.values(metric)) for name, row in methods.items()}
+            best = max(means, key=lambda name: means[name])
+            if best != OURS:
+                others.append(f"{_name(place)} {best} {means[best]:.2f} against {means[OURS]:.2f}")
+        count = len(places) - len(others)
+        rest = f"; elsewhere {'; '.join(others)}" if others else ""
+        told.append(f"{OURS} has the best {metric} accuracy of all finished methods in {count} of {len(places)}{rest}.")
+    return told if places else []
+
+
+def _papers() -> list[str]:
+    first, second = (
+        {(row.dataset, int(row.settings["clients"]), row.algorithm): row.mean for row in results(part)}
+        for part in ("sota", "sota-fedaux")
+    )
+    far = [key for key in first if key in second and abs(first[key] - second[key]) > FAR]
+    told = [f"{name} on {_name((d, k))} {first[d, k, name]:.1f} and {second[d, k, name]:.1f}" for d, k, name in far]
+    return [f"TopFGL's and FedAux's tables differ by more than {FAR:g} points about {'; '.join(told)}."] if told else []
+
+
+def paired(a: Trained, b: Trained, metric: str) -> list[float]:
+    """Differences in points, seed by seed."""
+    seeds = sorted(set(a.row.results) & set(b.row.results))
+    return [100 * (a.row.results[s].metrics[metric] - b.row.results[s].metrics[metric]) for s in seeds]
+
+
+def interval(gaps: Iterable[float]) -> str:
+    """The mean and its 95% interval by Student's t; the mean alone if there is one."""
+    from scipy.stats import t
+
+    values = list(gaps)
+    mean = fmean(values)
+    if len(values) < 2:
+        return signed(mean, 2)
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    return f"{signed(mean, 2)} ({signed(mean - half, 2)} to {signed(mean + half, 2)})"
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"
