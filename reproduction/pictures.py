@@ -112,3 +112,35 @@ def _draw_cases(axes: Axes, estimates: Sequence[tuple[TwoClasses, Mapping[str, S
     axes.set_ylim(0, 1.3 * max(g[2].distance for g in groups))
     axes.set_title("distance to the boundary", loc="left", fontweight="bold", fontsize=10)
     tidy(axes)
+
+
+def reach_figure(
+    title: str,
+    curves: Mapping[str, tuple[Sequence[float], Mapping[str, Sequence[float]]]],
+    levels: Mapping[str, Mapping[str, float]],
+) -> Figure:
+    """Test accuracy over what a client has sent and received; methods without messages are left out.
+
+    Args:
+        title: data set and backbone.
+        curves: by method, megabytes after each round, and accuracies in % by metric.
+        levels: by metric, lines to reach, with their names.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    talking = {name: curve for name, curve in curves.items() if curve[0][-1] > 0}
+    for axes, (metric, lines) in zip(figure.subplots(1, len(levels)), levels.items(), strict=True):
+        for index, (name, (sent, means)) in enumerate(talking.items()):
+            colour = CLASS_COLOURS[index % len(CLASS_COLOURS)]
+            axes.plot(sent, means[metric], color=colour, linewidth=1.4, label=name)
+        for (name, level), style in zip(lines.items(), ("--", ":"), strict=False):
+            axes.axhline(level, color=OTHER_COLOUR, linestyle=style, linewidth=1, label=name)
+        axes.set_xscale("log")
+        axes.set_xlabel("MB per client, both ways")
+        axes.set_ylabel(f"{metric} accuracy")
+        axes.yaxis.set_major_formatter("{x:.0f}%")
+        tidy(axes)
+    figure.suptitle(f"{title}: accuracy over bytes, mean of the finished seeds", fontweight="bold")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    return figure
