@@ -34,8 +34,10 @@ from fedspray.plugins import SESSION
 from fedspray.report import outcome
 from fedspray.report.html import write_page, write_report
 from fedspray.report.outcome import ComparisonResult
+from fedspray.report.tracking import tracked
 from fedspray.runs import run as runs
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
+from fedspray.runs.conduct import header
 from fedspray.runs.models import WEIGHTS, PersonalModel
 from fedspray.runs.result import RunResult
 from fedspray.runs.settings import Resolved, check_meaning, resolve
@@ -61,6 +63,7 @@ def run(
     progress: bool = True,
     on_record: OnRecord | None = None,
     callbacks: Sequence[Callback] = (),
+    track: str | None = None,
     **values: Any,
 ) -> RunResult:
     """Trains on a federation.
@@ -82,6 +85,7 @@ def run(
         progress: show a bar in a terminal or notebook.
         on_record: called with the seed and each round's record.
         callbacks: objects of subclasses of `Callback`, called at exchanges, records, rounds and ends.
+        track: ``mlflow`` or ``wandb`` keeps the run there too.
         values: any setting of the algorithm, the backbone or the rounds, overriding an object's; and run options:
             ``keep_split=True`` uses the federation's own splits for every seed, ``dtype`` is ``float32`` or
             ``float64``.
@@ -91,12 +95,15 @@ def run(
         raise InputError(f"threads is {threads!r}, but must be at least 1")
     resolved = _resolved(algorithm, backbone, preset, rounds, seeds, backbone_of, values, out)
     with (
+        tracked(track, header(federation.roster, resolved)) as (trackers, keep),
         opened(engine, cluster, threads=threads, device=resolved.device) as joined,
         _rounds_bar(progress, resolved) as bar,
     ):
         folder = None if out is None else runs.begin(Path(out), federation, resolved, source=None, threads=threads)
-        how: dict[str, Any] = {"threads": threads, "callbacks": [*callbacks, *bar], "on_record": on_record}
-        return runs.carry_out(federation, resolved, folder, **how, begun=True, cluster=joined)
+        how: dict[str, Any] = {"threads": threads, "callbacks": [*callbacks, *trackers, *bar], "on_record": on_record}
+        result = runs.carry_out(federation, resolved, folder, **how, begun=True, cluster=joined)
+        keep(result)
+    return result
 
 
 def resume(folder: str | Path, federation: Federation | None = None, *, progress: bool = True) -> RunResult:

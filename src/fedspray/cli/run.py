@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,28 +58,46 @@ def run(
         Count | None,
         flag("Rounds between checkpoints.", "N", box="Files", default="by time, under 5% of the run"),
     ] = None,
+    track: Annotated[
+        str | None, flag("Keep the run in MLflow or Weights & Biases too.", "mlflow|wandb", box="Files")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train an algorithm on a federation and report overall and minority accuracy."""
     output = Output(as_json)
+    if track is not None:
+        from fedspray.report import tracking
+
+        tracking.check(track)
+    way = _Way(threads, checkpoint_every, track, engine, cluster)
     if resume is not None:
         if given or config or out:
             named = ", ".join(sorted(given or ()) or (["FILE.toml"] if config else ["out"]))
             raise InputError(f"--resume reads its settings from the folder: remove {named}")
-        _resume(output, resume, threads, checkpoint_every, (engine, cluster))
+        _resume(output, resume, way)
     else:
-        _begin(output, knobs.read(config, given), out, threads or 1, checkpoint_every, (engine, cluster))
+        _begin(output, knobs.read(config, given), out, way)
 
 
-def _begin(
-    output: Output,
-    experiment: Experiment,
-    out: Path | None,
-    threads: int,
-    checkpoint_every: int | None,
-    where: tuple[str, str | None],
-) -> None:
-    from fedspray.engine.cluster import opened
+@dataclass(frozen=True)
+class _Way:
+    """How and where to run, which decides no result."""
+
+    threads: int | None
+    checkpoint_every: int | None
+    track: str | None
+    engine: str
+    cluster: str | None
+
+    def opened(self, run: Resolved, data: Data) -> AbstractContextManager[Cluster | None]:
+        """The machines that clients are trained on."""
+        from fedspray.engine.cluster import opened
+
+        saved = Path(data.dataset) if (Path(data.dataset) / "manifest.json").is_file() else None
+        return opened(self.engine, self.cluster, threads=self.threads or 1, device=run.device, folder=saved)
+
+
+def _begin(output: Output, experiment: Experiment, out: Path | None, way: _Way) -> None:
     from fedspray.federate import open_data
     from fedspray.runs import store
     from fedspray.runs.run import begin
@@ -95,23 +114,15 @@ def _begin(
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
     data = experiment.data.located()
-    with opened(*where, threads=threads, device=resolved.device, folder=_saved(data)) as cluster:
-        folder = begin(out or Path("runs") / name, federation, resolved, data.to_json(), threads=threads)
-        result = _train(output, folder, federation, resolved, threads, checkpoint_every, begun=True, cluster=cluster)
+    with way.opened(resolved, data) as cluster:
+        folder = begin(out or Path("runs") / name, federation, resolved, data.to_json(), threads=way.threads or 1)
+        result = _train(output, folder, federation, resolved, way, begun=True, cluster=cluster)
     _show(output, folder, result)
 
 
-def _saved(data: Data) -> Path | None:
-    """The folder of a saved federation, if the data are one."""
-    return Path(data.dataset) if (Path(data.dataset) / "manifest.json").is_file() else None
-
-
-def _resume(
-    output: Output, folder: Path, threads: int | None, checkpoint_every: int | None, where: tuple[str, str | None]
-) -> None:
+def _resume(output: Output, folder: Path, way: _Way) -> None:
     """Runs the unfinished rest of a run folder."""
     from fedspray import files
-    from fedspray.engine.cluster import opened
     from fedspray.experiment import Data
     from fedspray.federate import open_data
     from fedspray.runs import store
@@ -129,9 +140,9 @@ def _resume(
         federation = open_data(data)
     if content["versions"] != store.versions():
         output.note("this run started with other library versions: its bits may differ from now on")
-    own, resolved = threads or content["threads"], resolve(settings)
-    with opened(*where, threads=own, device=resolved.device, folder=_saved(data)) as cluster:
-        result = _train(output, folder, federation, resolved, own, checkpoint_every, begun=False, cluster=cluster)
+    own, resolved = replace(way, threads=way.threads or content["threads"]), resolve(settings)
+    with own.opened(resolved, data) as cluster:
+        result = _train(output, folder, federation, resolved, own, begun=False, cluster=cluster)
     _show(output, folder, result)
 
 
@@ -140,26 +151,32 @@ def _train(
     folder: Path,
     federation: Federation,
     run: Resolved,
-    threads: int,
-    checkpoint_every: int | None,
+    way: _Way,
     *,
     begun: bool,
     cluster: Cluster | None,
 ) -> dict[str, Any]:
+    from fedspray.report.tracking import tracked
+    from fedspray.runs.conduct import header
     from fedspray.runs.run import carry_out
 
     try:
-        with show_progress(output, run.rounds.rounds, run.settings.seeds) as on_record:
+        with (
+            tracked(way.track, header(federation.roster, run)) as (trackers, keep),
+            show_progress(output, run.rounds.rounds, run.settings.seeds) as on_record,
+        ):
             result = carry_out(
                 federation,
                 run,
                 folder,
-                threads=threads,
-                checkpoint_every=checkpoint_every,
+                threads=way.threads or 1,
+                checkpoint_every=way.checkpoint_every,
+                callbacks=trackers,
                 on_record=on_record,
                 begun=begun,
                 cluster=cluster,
             )
+            keep(result)
     except KeyboardInterrupt:
         output.note(f"stopped and saved; continue with: fedspray run --resume {folder}")
         raise
