@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from fedspray import build_federation
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 DATASETS = (ROOT / "docs" / "datasets.md").read_text()
+CONCEPTS = (ROOT / "docs" / "concepts.md").read_text()
 
 
 def blocks(language: str, page: str = README) -> list[str]:
@@ -32,6 +35,37 @@ def test_the_quick_start_prints_what_it_says(tmp_path: Path) -> None:
     assert re.sub(r"\d+%", "%", shown) == re.sub(r"\d+%", "%", expected)
     printed, promised = ([int(n) for n in re.findall(r"(\d+)%", text)] for text in (shown, expected))
     assert printed == pytest.approx(promised, abs=3)  # other processors round differently
+
+
+def test_its_table_is_what_was_measured() -> None:
+    def read(name: str) -> list[dict[str, str]]:
+        with (ROOT / "results" / name).open() as stream:
+            return [row for row in csv.DictReader(stream) if row["backbone"] == "gcn" and row["dataset"] != "cora"]
+
+    ours = {(r["algorithm"], r["dataset"], r["metric"]): float(r["mean"]) for r in read("gcn-defaults.csv")}
+    published = {
+        (r["dataset"], r["quantity"]): r["published"]
+        for r in read("table2-published.csv")
+        if r["algorithm"] == "fedspray"
+    }
+    columns = [(data, metric) for data in ("pubmed", "physics") for metric in ("overall", "minority")]
+    rows = dict(
+        re.findall(r"^\| (Local|FedAvg|FedSpray, in the paper|FedSpray, here|FedSpray\+).*?\| (\d.*) \|$", README, re.M)
+    )
+    names = {"Local": "local", "FedAvg": "fedavg", "FedSpray, here": "fedspray", "FedSpray+": "fedspray-plus"}
+    for title, name in names.items():
+        assert [float(cell) for cell in rows[title].split(" | ")] == [ours[name, *column] for column in columns]
+    assert [float(cell) for cell in rows["FedSpray, in the paper"].split(" | ")] == [
+        float(published[c]) for c in columns
+    ]
+    cases = json.loads((ROOT / "results/benchmarks/released-pubmed-physics.json").read_text())["cases"]
+    gcn = {case["dataset"]: case for case in cases if case["backbone"] == "gcn"}
+    said = re.search(r"takes (\S+) CPU seconds on PubMed and (\S+) on Physics: (\S+) and (\S+) times as fast", README)
+    assert said is not None
+    seconds = [f"{gcn[name]['ours']['cpu_seconds']:.2f}" for name in ("pubmed", "physics")]
+    assert [*said.groups()][:2] == seconds
+    faster = [gcn[name]["reference_to_ours"]["cpu"] for name in ("pubmed", "physics")]
+    assert [float(word) for word in said.groups()[2:]] == pytest.approx(faster, rel=0.01)
 
 
 def test_own_organisations_run(
@@ -91,7 +125,7 @@ def test_the_table_is_what_inspect_prints(
 
     monkeypatch.setenv("FEDSPRAY_DATA", str(real_data))
     monkeypatch.setenv("COLUMNS", "80")
-    shown = blocks("text")[0].splitlines()
+    shown = blocks("text", CONCEPTS)[0].splitlines()
     arguments = shown[0].removeprefix("$ fedspray ").replace("partitions/", f"{real_data}/partitions/").split()
     assert run_command(arguments) == 0
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown[1:]
