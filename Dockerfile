@@ -4,7 +4,7 @@
 FROM python:3.11-slim AS build
 WORKDIR /source
 RUN python -m venv /opt/fedspray
-# Name an index with CPU builds of PyTorch (README.md), or a mirror of yours; the default build brings CUDA along:
+# Name an index with CPU builds of PyTorch (docs/get-started.md), or a mirror of yours; the default build brings CUDA along:
 #   docker build --build-arg PIP_EXTRA_INDEX_URL=... -t fedspray .
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL
 COPY constraints.txt pyproject.toml README.md LICENSE ./

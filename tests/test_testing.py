@@ -173,3 +173,34 @@ def test_an_object_is_checked_with_its_settings() -> None:
 def test_it_needs_no_pytest() -> None:
     code = "import sys; import fedspray.testing; assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_mean_by_what_does_not_travel_is_refused_by_name() -> None:
+    said = r"'gnn\.\*' is a mean by 'size'"
+    with pytest.raises(fs.InputError, match=f"Weightless: {said}"):
+        fs.run(testing.ragged_federation(), Weightless(), rounds=1)
+    with pytest.raises(AssertionError, match=f"sums_suffice: {said}"):
+        testing.check_algorithm(Weightless, backbone="gcn")
+
+
+def test_what_differs_is_named_with_how_far() -> None:
+    with pytest.raises(AssertionError, match=r"round 1, .*most in 'num_train', by 2\.0e\+00"):
+        testing.check_algorithm(ByPlace, backbone="gcn")
+
+
+def test_a_penalty_on_weights_takes_no_steps_of_rounding() -> None:
+    """A hand-made distance from the start, with `ops.gap`, keeps the rule with GAT, whose gradients are partly 0."""
+
+    class Held(Sound):
+        def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+            start = fs.part_of(message, "gnn")
+            state = fs.AdamState.zeros(start, batch.num_clients)
+
+            def loss(out: fs.Outputs) -> Tensor:
+                gaps = [fs.ops.gap(out.params[name], start[name]).square().flatten(1).sum(1) for name in start]
+                return fs.supervised_loss(out.logits, batch) + 0.005 * torch.stack(gaps).sum(0)
+
+            gnn, _ = self.fit(start, state, batch, seed, loss)
+            return client, {**fs.prefixed("gnn", gnn), "num_train": batch.num_train}
+
+    testing.stacked_as_alone(Held(backbone=fs.GAT(hidden=8, dropout=0.2)))

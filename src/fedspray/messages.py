@@ -72,7 +72,10 @@ Declared = Mapping[str, Key | str]
 
 
 def mean(text: str, kind: Kind = WEIGHTS, *, weight: str = "num_train") -> Key:
-    """The server receives the weighted mean; 0 where all weights are 0."""
+    """The server receives the mean weighted by the uplink's key ``weight``; 0 where all weights are 0.
+
+    For a plain mean, send ones: ``"clients": batch.num_train.new_ones(batch.num_clients)``, declared as a `total`.
+    """
     return Key(text, "mean", kind, weight=weight)
 
 
@@ -96,6 +99,17 @@ def key_of(declared: Declared, name: str) -> Key:
 def fates(declared: Declared) -> dict[str, Key]:
     """Every key or prefix as declared."""
     return {name: key_of(declared, name) for name in declared}
+
+
+def unweighted(declared: Declared) -> str | None:
+    """What is wrong with the first mean whose weight does not travel."""
+    for name, key in fates(declared).items():
+        if key.weight not in (None, *declared):
+            return (
+                f"{name!r} is a mean by {key.weight!r}, but `uplink` does not list that key: send it, declared as a "
+                "total, or name another with weight=…; for a plain mean, send ones"
+            )
+    return None
 
 
 def combine(declared: Declared, rows: Message) -> Message:

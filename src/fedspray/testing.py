@@ -23,7 +23,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation, Task
 from fedspray.data.graph import Graph
-from fedspray.messages import addends, combine, fates, from_sums, key_of
+from fedspray.messages import addends, combine, fates, from_sums, key_of, unweighted
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -112,9 +112,10 @@ def stacked_as_alone(algorithm: Algorithm[Any, Any]) -> None:
     together = _played(algorithm, federation, [0, 1, 2])
     for blocks in ([[0], [1], [2]], [[2, 0], [1]]):
         apart = _played(algorithm, federation, *blocks)
-        pairs = zip(together.uplinks, apart.uplinks, strict=True)
-        alike = all(same(a, b, TOLERANCE) for a, b in pairs) and same(together.server, apart.server, TOLERANCE)
-        _hold(alike, stacked_as_alone, f"with the blocks {blocks} messages differ from those with one block")
+        for number, (a, b) in enumerate(zip(together.uplinks, apart.uplinks, strict=True), start=1):
+            what = f"with the blocks {blocks}, round {number}, messages differ from those with one block{_apart(a, b)}"
+            _hold(same(a, b, TOLERANCE), stacked_as_alone, what)
+        _hold(same(together.server, apart.server, TOLERANCE), stacked_as_alone, f"the server differs with {blocks}")
         close = torch.allclose(together.logits(), apart.logits(), rtol=0, atol=TOLERANCE)
         _hold(close, stacked_as_alone, f"with the blocks {blocks} predictions differ from those with one block")
 
@@ -145,6 +146,8 @@ def _check_keys(way: str, message: Message, listed: Mapping[str, str]) -> None:
 
 def sums_suffice(algorithm: Algorithm[Any, Any]) -> None:
     """Every mean comes out the same if a protocol gives the server only sums."""
+    problem = unweighted(algorithm.uplink)
+    _hold(problem is None, sums_suffice, str(problem))
     game = _played(algorithm, ragged_federation(), [0, 1, 2])
     uplink, declared = game.uplinks[-1], algorithm.uplink
     own = {name: value for name, value in uplink.items() if key_of(declared, name).fate == "each"}
@@ -323,6 +326,15 @@ def same(a: Any, b: Any, tolerance: float = 0.0) -> bool:
         a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0, atol=tolerance)
         for a, b in ((flat_a[name], flat_b[name]) for name in flat_a)
     )
+
+
+def _apart(a: Message, b: Message) -> str:
+    """Where two messages differ most, in words; nothing if they have other keys or shapes."""
+    if a.keys() != b.keys() or any(a[name].shape != b[name].shape for name in a):
+        return ""
+    far = {name: float((a[name].double() - b[name].double()).abs().max()) for name in a if a[name].numel()}
+    worst = max(far, key=lambda name: far[name])
+    return f" (most in {worst!r}, by {far[worst]:.1e}, where {TOLERANCE:.0e} is allowed)"
 
 
 def finite(*states: Any) -> bool:

@@ -23,7 +23,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.display import settings_line
 from fedspray.errors import InputError
-from fedspray.messages import Declared
+from fedspray.messages import Declared, unweighted
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import Message, Params
@@ -102,7 +102,9 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             raise InputError(f"prior_shift is {self.prior_shift!r}, but must be between 0 and 1, or auto")
 
     def check(self, task: Task) -> None:
-        """Checks that need the numbers of features and classes."""
+        """Checks the messages, and what needs the numbers of features and classes."""
+        if (problem := unweighted(self.uplink)) is not None:
+            raise InputError(f"{type(self).__name__}: {problem}")
         if self.backbone.learns_statistics(task) and not self.one_model:
             raise InputError(
                 f"backbone {getattr(self.backbone, 'target', '')!r} learns running statistics (BatchNorm?), but "

@@ -270,9 +270,14 @@ def squared_distance(params: Mapping[str, Tensor], centre: Mapping[str, Tensor])
     return torch.stack([squared_gap(value, centre[name]) for name, value in params.items()]).sum(dim=0)
 
 
-def squared_gap(value: Tensor, centre: Tensor) -> Tensor:
-    """‖a - b‖² along all axes but the first.
+def gap(value: Tensor, centre: Tensor) -> Tensor:
+    """a - b, for a loss or a gradient made of weights.
 
     Gaps below a millionth count as 0. They are rounding, and Adam would make steps of full size of them.
     """
-    return functional.hardshrink(value - centre, 1e-6).flatten(1).square().sum(dim=1)
+    return functional.hardshrink(value - centre, 1e-6)
+
+
+def squared_gap(value: Tensor, centre: Tensor) -> Tensor:
+    """‖a - b‖² along all axes but the first, by `gap`."""
+    return gap(value, centre).flatten(1).square().sum(dim=1)
