@@ -37,6 +37,7 @@ def runs_of(client: Any) -> list[Any]:
     return sorted(client.search_runs([experiment.experiment_id]), key=lambda run: str(run.info.run_name))
 
 
+@pytest.mark.slow
 @mlflow_only
 def test_mlflow_has_fields_rounds_and_the_report(mlflow_client: Any) -> None:
     result = fs.run(ragged_federation(), "fedavg", rounds=3, seeds=2, hidden=8, track="mlflow")
@@ -57,6 +58,7 @@ def test_mlflow_has_fields_rounds_and_the_report(mlflow_client: Any) -> None:
         assert (artefact.path, artefact.file_size > 10**6) == ("report.html", True)
 
 
+@pytest.mark.slow
 @mlflow_only
 def test_a_run_that_stops_has_failed_there_and_goes_on_as_another(
     mlflow_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +76,7 @@ def test_a_run_that_stops_has_failed_there_and_goes_on_as_another(
     assert [m.step for m in mlflow_client.get_metric_history(only.info.run_id, "val/loss")] == [1]
 
 
+@pytest.mark.slow
 @mlflow_only
 def test_the_command_tracks_too_and_training_survives_the_tool(
     mlflow_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -93,6 +96,7 @@ def test_the_command_tracks_too_and_training_survives_the_tool(
     assert json.loads(capsys.readouterr().out)["models" if "models" in summary else "minority"] is not None
 
 
+@pytest.mark.slow
 @wandb_only
 def test_wandb_offline_has_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MODE": "offline", "SILENT": "true", "DIR": str(tmp_path), "PROJECT": "ours"}.items():
@@ -138,6 +142,8 @@ def written(log: Path) -> dict[str, Any]:
         if kind == "run":
             found["project"] = record.run.project
             found["config"] |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        elif kind == "config":  # parameters may also come after the run's own record
+            found["config"] |= {item.key: json.loads(item.value_json) for item in record.config.update}
         elif kind == "history":
             row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             found["history"].append(row)
