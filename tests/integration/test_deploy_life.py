@@ -159,8 +159,7 @@ def test_one_run_through_all_of_it(federation: Federation) -> None:
     assert set(exchanges[ROUNDS]) == set(now)
     assert exchanges[ROUNDS][NEW]["failed"] is None
     for site in now:
-        model = kit(place, site) / "models" / "year" / "seed-0.safetensors"
-        assert model.exists()
+        assert (kit(place, site) / "models" / "year" / "seed-0" / "model.safetensors").exists()
         assert certificate_of(kit(place, site))["days_left"] > 300
     events = federation.events()
     order = [events.index(each) for each in (("left", LOST), ("joined", NEW))]
