@@ -81,6 +81,7 @@ def _against_alone(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
 
 def _among_all(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
     told = []
+    few = min((len(methods) for methods in places.values()), default=0)
     for metric in METRICS:
         others = []
         for place, methods in places.items():
@@ -90,7 +91,8 @@ def _among_all(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
                 others.append(f"{_name(place)} {best} {means[best]:.2f} against {means[OURS]:.2f}")
         count = len(places) - len(others)
         rest = f"; elsewhere {'; '.join(others)}" if others else ""
-        told.append(f"{OURS} has the best {metric} accuracy of all finished methods in {count} of {len(places)}{rest}.")
+        where = f"in {count} of {len(places)} columns, with at least {few} finished methods each"
+        told.append(f"{OURS} has the best {metric} accuracy {where}{rest}.")
     return told if places else []
 
 
