@@ -35,6 +35,8 @@ from fedspray.partitioners.base import Partitioner
 DATA, TRAINING = "Data", "Training"
 """The parts of an experiment, and the panels of ``--help``."""
 DTYPES = ("float32", "float64")
+MOST_SEEDS = 100_000
+"""How many seeds a run may have."""
 DEFAULT_ALGORITHM, PAPER_ALGORITHM = "fedspray2", "fedspray"
 """The defaults: the second with a preset, since presets are published settings."""
 
@@ -170,6 +172,9 @@ class RunSettings:
         object.__setattr__(self, "link", tuple(self.link))  # JSON has lists
         if not self.seeds:
             raise InputError("seeds is empty, but must hold at least one seed")
+        for client, name in self.backbone_of.items():
+            if not isinstance(name, str):
+                raise InputError(f"backbone_of gives {client} {name!r}, but must give it a backbone's name")
         for seed in self.seeds:
             if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
                 raise InputError(f"seeds contain {seed!r}, but must be whole numbers from 0 on")
@@ -208,7 +213,7 @@ class Experiment:
             return tomllib.loads(file.read_text())
         except FileNotFoundError:
             raise MissingDataError(f"{file} is not a file, but must be an experiment in TOML") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
             raise InputError(f"{file} is not readable TOML ({error})") from None
 
 
@@ -253,7 +258,7 @@ _OTHERS = (
     Knob("local_epochs", "int | None", "Local steps in a round.", TRAINING, metavar="E", least=1, usual="5"),
     Knob("set", TABLE, "Any setting of algorithm or backbone; see `fedspray algorithms`.", TRAINING, {}, "NAME=VALUE"),
     Knob("seed", "int | None", "One seed.", TRAINING, metavar="INT", least=0, usual="0"),
-    Knob("seeds", "int | None", "Several seeds, from 0 on.", TRAINING, metavar="N", least=1),
+    Knob("seeds", "int | None", "Several seeds, from 0 on.", TRAINING, metavar="N", least=1, most=MOST_SEEDS),
 )
 """`local_epochs` is a setting of every algorithm, with its own flag; the others are stored differently."""
 

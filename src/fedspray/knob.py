@@ -9,7 +9,11 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+from fedspray.display import cut
 from fedspray.errors import InputError
+
+MOST_WHOLE, MOST_SEED = 10**12, 2**128
+"""The largest whole number of a setting, and the largest seed."""
 
 
 def knob(default: Any, text: str, **about: Any) -> Any:
@@ -73,7 +77,7 @@ class Knob:
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a table of names and values")
             return dict(value)
         if self.is_list:
-            if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+            if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a list of texts")
             return tuple(value)
         found = parse(self.name, value, self.kind)
@@ -132,8 +136,11 @@ def parse(name: str, value: Any, kind: str) -> Any:
                 found = convert(text)
             except ValueError:
                 continue
+            most = MOST_SEED if name in ("seed", "partition_seed") else MOST_WHOLE
+            if isinstance(found, int) and abs(found) > most:
+                raise InputError(f"{name} is {cut(text, 30)}, but must be at most {most:,}")
             if not math.isfinite(found):
-                raise InputError(f"{name} is {value!r}, but must be a finite number")
+                raise InputError(f"{name} is {cut(repr(value), 30)}, but must be a finite number")
             return found
     if ("str" in wanted or "Path" in wanted) and not isinstance(value, bool):
         return text
@@ -145,4 +152,5 @@ def parse(name: str, value: Any, kind: str) -> Any:
         "str": "text",
         "Path": "a path",
     }
-    raise InputError(f"{name} is {value!r}, but must be {' or '.join(allowed.get(part, part) for part in wanted)}")
+    known = " or ".join(allowed.get(part, part) for part in wanted)
+    raise InputError(f"{name} is {cut(repr(value))}, but must be {known}")

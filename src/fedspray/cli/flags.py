@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from cyclopts import App, Group, Parameter, Token
 
+from fedspray.display import cut
 from fedspray.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -83,7 +84,7 @@ def argument(text: str, metavar: str, *, many: bool = False, complete: str | Seq
     )
 
 
-def whole(least: int, most: int | None = None) -> Parameter:
+def whole(least: int, most: int = 10**12) -> Parameter:
     """For whole numbers between two bounds."""
 
     def convert(kind: type, tokens: Sequence[Token]) -> int:
@@ -92,9 +93,9 @@ def whole(least: int, most: int | None = None) -> Parameter:
             value = int(token.value)  # cyclopts would take 2.5
         except ValueError:
             value = least - 1
-        if value < least or (most is not None and value > most):
-            bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise InputError(f"{token.keyword} is {token.value!r}, but must be a whole number, {bounds}")
+        if not least <= value <= most:
+            bounds = f"from {least} to {most}" if most < 10**12 or value > most else f"at least {least}"
+            raise InputError(f"{token.keyword} is {cut(repr(token.value))}, but must be a whole number, {bounds}")
         return value
 
     return Parameter(converter=convert)
@@ -112,6 +113,8 @@ def _completer(values: str | Sequence[str]) -> Callable[[Any], Iterable[str]] | 
 
 
 Count = Annotated[int, whole(1)]
+Cores = Annotated[int, whole(1, 4096)]
+"""Threads or processes at a time."""
 AsJson = Annotated[
     bool, flag("Print one JSON object on standard output; everything else goes to standard error.", name="--json")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fedspray.cli import knobs
 from fedspray.cli.deploy import live
-from fedspray.cli.flags import AsJson, Count, examples, flag
+from fedspray.cli.flags import AsJson, Cores, examples, flag
 from fedspray.cli.organisations import Grace, organisational
 from fedspray.cli.output import Output
 
@@ -18,7 +18,7 @@ def local(
     *,
     out: Annotated[Path, flag("A new folder for everything.", "DIR")],
     given: knobs.Experiment | None = None,
-    threads: Annotated[Count, flag("Threads of each site.", "N", box="Training")] = 1,
+    threads: Annotated[Cores, flag("Threads of each site.", "N", box="Training")] = 1,
     grace: Grace = 60.0,
     as_json: AsJson = False,
 ) -> None:

@@ -147,6 +147,8 @@ def _describe(error: Exception) -> tuple[str, int]:
         return f"the disk is full: {error.filename or 'a file'} cannot be written ({error.strerror})", STOPPED
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", BAD_INPUT
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # as torch says it
+        return f"this needs more memory than there is ({str(error).partition(chr(10))[0]})", STOPPED
     name = type(error).__name__
     return (
         f"{name}: {error} (this is a bug in fedspray, please report it; --debug shows the traceback)",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fedspray.cli import knobs
-from fedspray.cli.flags import AsJson, Count, argument, examples, flag
+from fedspray.cli.flags import AsJson, Cores, argument, examples, flag
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def plan(
     /,
     *,
     given: knobs.Experiment | None = None,
-    threads: Annotated[Count, flag("Threads.", "N", box="Training")] = 1,
+    threads: Annotated[Cores, flag("Threads.", "N", box="Training")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Predict memory, time and bytes of a run from trial rounds on a sample of its data."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedspray.cli import knobs
-from fedspray.cli.flags import AsJson, Count, argument, examples, flag
+from fedspray.cli.flags import AsJson, Cores, Count, argument, examples, flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
@@ -40,7 +40,7 @@ def run(
     *,
     given: knobs.Experiment | None = None,
     threads: Annotated[
-        Count | None,
+        Cores | None,
         flag("Threads for training.", "N", box="Training", default="1, or the run's own"),
     ] = None,
     engine: Annotated[

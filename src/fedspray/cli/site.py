@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedspray.cli.flags import AsJson, Count, argument, flag, group
+from fedspray.cli.flags import AsJson, Cores, argument, flag, group
 from fedspray.cli.organisations import (
     Foreground,
     ServiceFolder,
@@ -70,7 +70,7 @@ def check(
     data: Annotated[
         Path | None, flag("Where this site's data are: a client's folder or a graph in npz format.", "PATH")
     ] = None,
-    threads: Annotated[Count | None, flag("Threads.", "N", default="1, or as kept")] = None,
+    threads: Annotated[Cores | None, flag("Threads.", "N", default="1, or as kept")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check kit, certificates, data and schema, rehearse one local epoch, and say what would leave."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fedspray.cli.flags import Count, argument, flag
+from fedspray.cli.flags import Cores, argument, flag
 from fedspray.cli.knobs import Given, values
 from fedspray.cli.output import Output
 from fedspray.errors import InputError, RunStopped
@@ -33,8 +33,8 @@ Out = Annotated[
 class Work:
     """How cells run, and where they are stored."""
 
-    jobs: Annotated[Count | None, flag("Cells at a time.", "N", box="Work", default="cores / threads")] = None
-    threads: Annotated[Count, flag("Threads of each worker.", "N", box="Work")] = 1
+    jobs: Annotated[Cores | None, flag("Cells at a time.", "N", box="Work", default="cores / threads")] = None
+    threads: Annotated[Cores, flag("Threads of each worker.", "N", box="Work")] = 1
     backend: Annotated[str, flag("joblib's back end: loky (here), dask or ray.", "NAME", box="Work")] = "loky"
     cluster: Annotated[
         str | None,

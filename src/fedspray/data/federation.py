@@ -30,6 +30,7 @@ from fedspray import files
 from fedspray.data.edges import as_integers
 from fedspray.data.graph import Graph, differing_place, repeated
 from fedspray.data.minority import NONE, majority_class
+from fedspray.data.npz import read_arrays
 from fedspray.data.splits import SCOPES, SPLIT, SplitRule
 from fedspray.data.splits import Split as Split  # part of a client
 from fedspray.display import count, cut, line, table
@@ -141,9 +142,11 @@ class Client:
         card = files.read_json(source / "client.json", _SAVED)
         _check_format(source, card, ("name", "edges_lost", "files"))
         _check_hashes(source, card["files"])
-        with np.load(source / "split.npz", allow_pickle=False) as archive:
-            split = Split(train=archive["train"], val=archive["val"], test=archive["test"])
-            node_ids = archive["node_ids"]
+        arrays = read_arrays(source / "split.npz")
+        try:
+            split, node_ids = Split(**{part: arrays[part] for part in ("train", "val", "test")}), arrays["node_ids"]
+        except KeyError as error:
+            raise InputError(f"{source / 'split.npz'} is damaged: it has no array {error}") from None
         graph = Graph.from_npz(source / "graph.npz")
         return cls(card["name"], graph, split, node_ids, edges_lost=card["edges_lost"])
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from zipfile import is_zipfile
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,13 +28,19 @@ from fedspray.data.edges import (
     pairs_of,
     weigh_edges,
 )
+from fedspray.data.npz import read_arrays
 from fedspray.display import count, line
-from fedspray.errors import UNREADABLE, InputError, MissingDataError
+from fedspray.errors import InputError, MissingDataError
+from fedspray.room import check_room
 
 if TYPE_CHECKING:
     import networkx as nx
     from torch_geometric.data import Data
 
+T = TypeVar("T")
+
+MOST_CLASSES = 10_000_000
+"""A model for more of them does not fit into any memory."""
 UNLABELLED = -1
 """The label of a node whose class is not known."""
 
@@ -114,6 +119,8 @@ class Graph:
                 of both directions, unless all edges are given both ways with equal weights.
         """
         matrix = _as_features(features)
+        if matrix.ndim != 2:
+            raise InputError(f"features have {matrix.ndim} dimensions, but must be a matrix [N, F]")
         num_nodes = matrix.shape[0]
         label_array = (
             np.full(num_nodes, UNLABELLED, dtype=np.int64)
@@ -326,16 +333,10 @@ class Graph:
         file = Path(path)
         if not file.is_file():
             raise MissingDataError(f"{file} is not a file, but a graph in npz format is needed")
-        if not is_zipfile(file):
-            raise InputError(f"{file} is not an npz file, but a graph in npz format is needed")
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except UNREADABLE as error:
-            raise InputError(f"{file} is not a readable npz file of plain arrays ({error})") from None
+        arrays = read_arrays(file)
         try:
             return cls._from_npz_arrays(arrays)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError, MemoryError) as error:
             raise InputError(f"{file} does not hold a graph: {error}") from None
 
     @classmethod
@@ -350,10 +351,11 @@ class Graph:
         elif "features" in arrays or "x" in arrays:
             features = arrays.get("features", arrays.get("x"))
         else:
-            num_nodes = len(labels) if labels is not None else int(edges.max(initial=-1)) + 1
+            num_nodes = labels.size if labels is not None else int(edges.max(initial=-1)) + 1
+            check_room(f"a graph of {num_nodes:,} nodes", 100 * num_nodes)
             features = np.zeros((num_nodes, 0), dtype=np.float32)
         names = {key: arrays[key].tolist() for key in _NAME_FIELDS if key in arrays}
-        num_classes = int(arrays["num_classes"]) if "num_classes" in arrays else None
+        num_classes = int(as_integers("num_classes", arrays["num_classes"])) if "num_classes" in arrays else None
         weights = arrays.get("edge_weights", arrays.get("edge_weight"))
         graph = cls.from_arrays(features, edges, labels, num_classes=num_classes, edge_weights=weights, **names)
         return replace(graph, schema=str(arrays["schema"])) if "schema" in arrays else graph
@@ -405,7 +407,7 @@ def _as_features(features: Any) -> NDArray[np.float32] | sp.csr_array:
             return matrix
         with np.errstate(over="ignore"):  # too large for float32 is inf, and refused as such
             return np.array(features, dtype=np.float32, order="C")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
         raise InputError(f"features are not a matrix of numbers ({error})") from None
 
 
@@ -436,6 +438,8 @@ def _check_labels(labels: NDArray[np.int64], num_nodes: int, num_classes: int) -
         raise InputError(f"labels have shape {list(labels.shape)}, but must be [N]: one class for each node")
     if labels.shape != (num_nodes,):
         raise InputError(f"there are {labels.size} labels for {num_nodes} nodes, but there must be one for each")
+    if not 0 <= num_classes <= MOST_CLASSES:
+        raise InputError(f"num_classes is {num_classes}, but must be at most {MOST_CLASSES:,}")
     wrong = (labels < UNLABELLED) | (labels >= num_classes)
     if wrong.any():
         raise InputError(
@@ -461,8 +465,8 @@ def _check_names(what: str, names: tuple[str, ...] | None, expected: int) -> Non
     raise InputError(f"nodes {first} and {second} have the same name, but node names must differ")
 
 
-def repeated(names: Iterable[str]) -> str | None:
-    """The first name that is there more than once, if any."""
+def repeated(names: Iterable[T]) -> T | None:
+    """The first that is there more than once, if any."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
+from fedspray.data.npz import read_arrays
 from fedspray.errors import InputError, MissingDataError
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -27,9 +28,8 @@ def read_graph_and_split(path: str | Path) -> tuple[Graph, Split | None]:
         return client.graph, client.split
     if not source.exists():
         raise MissingDataError(f"{source} does not exist: give a client's folder or a graph in npz format")
-    graph = Graph.from_npz(source)
-    with np.load(source, allow_pickle=False) as archive:
-        masks = [archive[name] for name in MASKS if name in archive]
+    graph, arrays = Graph.from_npz(source), read_arrays(source)
+    masks = [arrays[name] for name in MASKS if name in arrays]
     return graph, Split(*masks) if len(masks) == len(MASKS) else None
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fedspray.datasets._files import DataFolders
 from fedspray.datasets.base import ClientGraphs, FederationCard
 from fedspray.errors import InputError
+from fedspray.room import check_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +71,11 @@ class Banks(ClientGraphs):
             raise InputError(
                 f"num_features is {self.num_features}, but banks needs at least as many as classes, {self.num_classes}"
             )
+        nodes = self.num_nodes or self.num_clients * NODES_PER_CLIENT
+        check_room(
+            f"banks of {nodes:,} nodes, {self.num_clients:,} clients, {self.num_features:,} features",
+            nodes * (4 * self.num_features + 100) + 100 * self.num_clients + 16 * self.num_features * self.num_classes,
+        )
         if not 0 < p < 1:
             raise InputError(f"majority_neighbour_share (p) is {p}, but must lie between 0 and 1")
         if not 0 < q <= self.num_classes - 1:

@@ -45,7 +45,6 @@ class Grid:
 
     def __post_init__(self) -> None:
         self.folder = self.folder.absolute()  # workers elsewhere have another current folder
-        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
         owner = os.getpid() if self.workers.backend == "loky" and self.workers.jobs > 1 else None
         self._jobs: dict[str, Job] = {}
         self._keys = []
@@ -67,6 +66,7 @@ class Grid:
 
     def run(self, on_end: Callable[[Cell], None] | None = None) -> list[Cell]:
         """Runs the missing cells and returns all cells in order with their outcomes."""
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)  # not before all cells are known to be sound
         self._began, self._done_before = time.monotonic(), self._steps_done()
         with remembered_interrupts() as stop_if_interrupted:
             while pending := [job for key, job in self._jobs.items() if key not in self._ended]:

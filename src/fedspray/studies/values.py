@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedspray.data.graph import repeated
+from fedspray.display import cut
 from fedspray.errors import InputError, unknown
+from fedspray.experiment import MOST_SEEDS
 
 
 def check_keys(content: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -31,10 +34,12 @@ def check_list(value: Any, where: str, what: str) -> list[Any]:
 
 def check_seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
     """A list of seeds, or how many, from ``first`` on."""
+    if is_whole(value) and value > MOST_SEEDS:
+        raise InputError(f"{where} is {cut(str(value), 30)}, but must be at most {MOST_SEEDS:,}")
     listed = list(range(first, first + value)) if is_whole(value) else value
     if not isinstance(listed, list) or not listed or not all(is_whole(s) and s >= 0 for s in listed):
         raise InputError(f"{where} is {value!r}, but must be a number above 0 or a list of seeds")
-    twice = next((seed for seed in listed if listed.count(seed) > 1), None)
+    twice = repeated(listed)
     if twice is not None:
         raise InputError(f"{where} names {twice} twice, but each seed may appear once")
     return tuple(listed)

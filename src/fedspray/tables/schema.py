@@ -249,7 +249,7 @@ class Schema:
         """From the text of a TOML file."""
         try:
             content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not TOML: {error}") from None
         toml.check_known(content, ("format", "name", "nodes", "edges", "split", "features"), where)
         if content.get("format") != FORMAT:
