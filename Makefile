@@ -9,7 +9,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-nightly bench docs dist check clean
+.PHONY: help setup demo test test-slow test-nightly torture bench docs dist check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-slow: $(STAMP) ## Run the slow tests; federations of real processes one at 
 
 test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose processes are killed
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m nightly
+
+torture: $(STAMP) ## Feed 10,000 malformed inputs to every reader and flag: half an hour
+	@$(ONE_THREAD) $(BIN)/python tests/torture.py --count 10000
 
 bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
 	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py --out results/benchmarks

@@ -122,7 +122,7 @@ def _begin(output: Output, experiment: Experiment, out: Path | None, way: _Way) 
 
 def _resume(output: Output, folder: Path, way: _Way) -> None:
     """Runs the unfinished rest of a run folder."""
-    from fedspray import files
+    from fedspray import stored
     from fedspray.experiment import Data
     from fedspray.federate import open_data
     from fedspray.runs import store
@@ -131,7 +131,7 @@ def _resume(output: Output, folder: Path, way: _Way) -> None:
 
     settings, content = load_settings(folder)
     if (folder / "result.json").exists():
-        _show(output, folder, files.read_json(folder / "result.json"))
+        _show(output, folder, stored.read(folder / "result.json", stored.Result))
         return
     if content["source"] is None:
         raise InputError(f"{folder} was started from Python: continue it there with fs.resume")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray import files
+from fedspray import files, stored
 from fedspray.data.edges import as_integers
 from fedspray.data.graph import Graph, differing_place, repeated
 from fedspray.data.minority import NONE, majority_class
@@ -139,8 +139,8 @@ class Client:
     def load(cls, folder: str | Path) -> Client:
         """Reads one client's folder, alone or inside a federation, after checking its hashes."""
         source = Path(folder)
-        card = files.read_json(source / "client.json", _SAVED)
-        _check_format(source, card, ("name", "edges_lost", "files"))
+        card = stored.read(source / "client.json", stored.Card, _SAVED)
+        _check_format(source, card)
         _check_hashes(source, card["files"])
         arrays = read_arrays(source / "split.npz")
         try:
@@ -362,8 +362,8 @@ class Federation:
     def load(cls, folder: str | Path) -> Federation:
         """Reads a federation's folder and refuses it if any file differs from the manifest."""
         source = Path(folder)
-        manifest = files.read_json(source / "manifest.json", _SAVED)
-        _check_format(source, manifest, ("name", "clients", "settings", "files"))
+        manifest = stored.read(source / "manifest.json", stored.Manifest, _SAVED)
+        _check_format(source, manifest)
         _check_hashes(source, manifest["files"])
         clients = tuple(Client.load(source / "clients" / name) for name in manifest["clients"])
         return cls(manifest["name"], clients, manifest["settings"])
@@ -414,12 +414,9 @@ def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -
         raise InputError(f"node {nodes[owner[nodes] >= 0][0]} is in two clients, but clients must be disjoint")
 
 
-def _check_format(folder: Path, card: Mapping[str, Any], keys: Sequence[str]) -> None:
+def _check_format(folder: Path, card: Mapping[str, Any]) -> None:
     if card.get("format") != FORMAT:
         raise InputError(f"{folder} has format {card.get('format')!r}, but this version reads format {FORMAT}")
-    missing = next((key for key in keys if key not in card), None)
-    if missing is not None:
-        raise InputError(f"{folder} is damaged: its description has no entry {missing!r}")
 
 
 def _check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:

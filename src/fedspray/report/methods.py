@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedspray import files
+from fedspray import stored
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, unknown
 from fedspray.files import Json
@@ -133,7 +133,7 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
         for label, group in zip(_labels(chosen), groups.values(), strict=True)
     )
     statistics = next((f / store.FEDERATION for f in folders if (f / store.FEDERATION).exists()), None)
-    federation = None if statistics is None else files.read_json(statistics)
+    federation = None if statistics is None else stored.read(statistics, stored.Description)
     return Comparison(methods, federation, _reference(methods, reference))
 
 
@@ -155,7 +155,7 @@ def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str],
 
 
 def _read_settings(folder: Path) -> Json:
-    content = files.read_json(folder / "settings.json")
+    content = stored.read(folder / "settings.json", stored.Settings)
     if not (folder / "result.json").exists():
         raise InputError(f"{folder} is not finished: continue it with fedspray run --resume {folder}")
     return content
@@ -180,7 +180,8 @@ def _check_same_data(*runs: tuple[Path, Json]) -> None:
 
 def _test_nodes(folder: Path, content: Json) -> dict[str, int]:
     """How many test nodes each client has; the share is the same under every seed."""
-    rows: Json = files.read_json(folder / f"seed-{content['run']['seeds'][0]}" / "result.json")["clients"]
+    file = folder / f"seed-{content['run']['seeds'][0]}" / "result.json"
+    rows: Json = stored.read(file, stored.Seed)["clients"]
     return {client: int(row["nodes"]) for client, row in rows.items()}
 
 
@@ -205,13 +206,13 @@ def _seeds(folders: list[Path], contents: list[Json]) -> tuple[SeedRun, ...]:
 
 def _read_seed(run: Path, seed: int) -> SeedRun:
     folder = run / f"seed-{seed}"
-    lines = (folder / store.RECORDS).read_text().splitlines()
+    metrics, records = stored.read_seed(folder)
     table, proxy = folder / nodes.FILE, folder / proxies.FILE
     return SeedRun(
         seed,
         str(run),
-        files.read_json(folder / "result.json"),
-        [json.loads(line) for line in lines],
+        metrics,
+        records,
         NodeTable.load(table) if table.exists() else None,
         ClassProxies.load(proxy) if proxy.exists() else None,
     )

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspray import files
+from fedspray import files, stored
 from fedspray.data.federation import Client, Federation
 from fedspray.data.minority import NONE, is_minority
 from fedspray.data.statistics import node_homophily
+from fedspray.errors import InputError
 from fedspray.evaluation.counting import BUCKET_NAMES, bucket_of
 from fedspray.files import Json
 from fedspray.runs.models import PersonalModel
@@ -106,7 +107,12 @@ class NodeTable:
     @classmethod
     def load(cls, path: Path) -> NodeTable:
         """Reads what `save` wrote."""
-        return cls.from_json(files.read_json(path))
+        try:
+            return cls.from_json(stored.read(path, stored.Nodes))
+        except InputError:
+            raise
+        except (ValueError, IndexError, OverflowError) as error:
+            raise InputError(f"{path} is damaged: {error}") from None
 
 
 def _client_nodes(

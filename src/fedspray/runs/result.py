@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedspray import files
+from fedspray import stored
 from fedspray.display import count, line, percent, percent_spread, table
 from fedspray.errors import InputError
 from fedspray.evaluation.metrics import METRICS
@@ -81,12 +81,12 @@ class SeedResult:
     @classmethod
     def load(cls, folder: Path) -> SeedResult:
         """Reads the folder of a finished seed."""
-        metrics = files.read_json(folder / "result.json")
+        metrics, records = stored.read_seed(folder)
         kept = folder / proxies.FILE
         return cls(
             int(folder.name.removeprefix("seed-")),
             metrics,
-            files.read_chain(folder / store.RECORDS, metrics["rounds"])[1],
+            records,
             ModelFiles(folder / "models", metrics["models"]),
             proxies.ClassProxies.load(kept) if kept.exists() else None,
         )
@@ -108,7 +108,7 @@ class RunResult:
     def load(cls, folder: str | Path) -> RunResult:
         """Reads the folder of a finished run."""
         run = Path(folder)
-        header = files.read_json(run / "settings.json")
+        header = stored.read(run / "settings.json", stored.Settings)
         if not (run / "result.json").exists():
             raise InputError(f"{run} is not finished: continue it with fedspray.resume, or fedspray run --resume {run}")
         names = ("dataset", "algorithm", "backbone", "preset", "backbone_of", "link", "settings", "federation")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedspray import algorithms, files
+from fedspray import algorithms, files, stored
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
@@ -79,7 +79,7 @@ def begin_with(
 
 def load_settings(folder: Path) -> tuple[RunSettings, Json]:
     """The settings of an existing run, and the whole of its settings file."""
-    content = files.read_json(folder / "settings.json")
+    content = stored.read(folder / "settings.json", stored.Settings)
     kept = {**content["run"], "seeds": tuple(content["run"]["seeds"])}
     return RunSettings(**kept), content
 
@@ -169,10 +169,10 @@ def _write(federation: Federation, run: Resolved, threads: int, result: RunResul
 
 
 def _check_same_data(folder: Path, federation: Federation) -> None:
-    content = files.read_json(folder / "settings.json")
-    stored, splits = content["fingerprint"], content.get("splits")  # folders of older versions have no splits
-    if stored != federation.fingerprint():
-        raise InputError(f"{folder} was started on other data: its graphs had fingerprint {str(stored)[:12]}…")
+    content = stored.read(folder / "settings.json", stored.Settings)
+    own, splits = content["fingerprint"], content.get("splits")  # folders of older versions have no splits
+    if own != federation.fingerprint():
+        raise InputError(f"{folder} was started on other data: its graphs had fingerprint {str(own)[:12]}…")
     if splits is not None and splits != federation.split_fingerprint():
         raise InputError(f"{folder} was started on other splits: its own had fingerprint {splits[:12]}…")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedspray import files
+from fedspray import files, stored
 from fedspray.errors import InputError
 from fedspray.files import Json
 from fedspray.runs import nodes, proxies
@@ -89,7 +89,7 @@ class CellResult:
     def load(cls, path: Path, key: str) -> CellResult:
         """Reads a cell's file and checks its key."""
         try:
-            content = files.read_json(path)
+            content = stored.read(path, stored.Cell)
             if content.get("key") != key:
                 raise InputError(f"{path} holds the key {content.get('key')!r}, but must hold {key!r}")
             cell = cls(content)
