@@ -225,7 +225,8 @@ class Cell(TypedDict, total=False):
     """A finished cell of a study."""
 
     key: Required[str]
-    metrics: Required[Seed]
+    metrics: Required[dict[str, Any]]
+    """As in `Seed`, unless it is without test nodes."""
     curves: Required[dict[str, dict[str, list[Number]]]]
     nodes: Nodes | None
     validation_only: Required[bool]

@@ -139,8 +139,7 @@ class Client:
     def load(cls, folder: str | Path) -> Client:
         """Reads one client's folder, alone or inside a federation, after checking its hashes."""
         source = Path(folder)
-        card = stored.read(source / "client.json", stored.Card, _SAVED)
-        _check_format(source, card)
+        card = _read_card(source / "client.json", stored.Card)
         _check_hashes(source, card["files"])
         arrays = read_arrays(source / "split.npz")
         try:
@@ -362,8 +361,7 @@ class Federation:
     def load(cls, folder: str | Path) -> Federation:
         """Reads a federation's folder and refuses it if any file differs from the manifest."""
         source = Path(folder)
-        manifest = stored.read(source / "manifest.json", stored.Manifest, _SAVED)
-        _check_format(source, manifest)
+        manifest = _read_card(source / "manifest.json", stored.Manifest)
         _check_hashes(source, manifest["files"])
         clients = tuple(Client.load(source / "clients" / name) for name in manifest["clients"])
         return cls(manifest["name"], clients, manifest["settings"])
@@ -414,9 +412,11 @@ def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -
         raise InputError(f"node {nodes[owner[nodes] >= 0][0]} is in two clients, but clients must be disjoint")
 
 
-def _check_format(folder: Path, card: Mapping[str, Any]) -> None:
+def _read_card(file: Path, kind: type) -> dict[str, Any]:
+    card = files.read_json(file, _SAVED)
     if card.get("format") != FORMAT:
-        raise InputError(f"{folder} has format {card.get('format')!r}, but this version reads format {FORMAT}")
+        raise InputError(f"{file.parent} has format {card.get('format')!r}, but this version reads format {FORMAT}")
+    return stored.check(card, kind, file)
 
 
 def _check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:

@@ -89,7 +89,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     try:
         import ray
     except ImportError as error:
-        raise InputError(f"ray is missing ({error}): install it with pip install 'fedspray[ray]'") from None
+        raise InputError(
+            f"ray needs the package ray, which is missing ({error}): pip install 'fedspray[ray]'"
+        ) from None
     if ray.is_initialized():
         yield
         return

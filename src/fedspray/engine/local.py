@@ -149,7 +149,9 @@ class LocalEngine:
         chosen = blocks or choose_blocks(federation, algorithms, at_once=threads, most=most)
         own, theirs = dict(enumerate(federation.clients)), dict(enumerate(algorithms))
         self._home: Home = home or InProcess(own, theirs, federation.task, seed, dtype, device, threads)
-        self._blocks: list[Block] = [self._home.open(ids) for ids in chosen]
+        self._blocks: list[Block] = []
+        for ids in chosen:
+            self._blocks.append(self._home.open(ids))
         self._sums: LocalSums | None = None
         if links and links[-1].only_sums:
             from fedspray.engine.sums import LocalSums, as_secure_sum

@@ -90,6 +90,8 @@ class CellResult:
         """Reads a cell's file and checks its key."""
         try:
             content = stored.read(path, stored.Cell)
+            if not content["validation_only"]:
+                stored.check(content["metrics"], stored.Seed, path)
             if content.get("key") != key:
                 raise InputError(f"{path} holds the key {content.get('key')!r}, but must hold {key!r}")
             cell = cls(content)
