@@ -41,7 +41,7 @@ class Part(TypedDict, total=False):
 class OfClient(Part, total=False):
     """Test metrics of one client."""
 
-    nodes: int
+    nodes: Required[int]
     minority_nodes: int
     round: int
 
