@@ -237,7 +237,7 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
         ({"partitioner": "louvain", "alpha": 1.0}, "alpha '1.0' doesn't apply here: only 'label-skew' can take it"),
         ({"partitioner": "louvian"}, "unknown partitioner 'louvian'.*did you mean 'louvain'"),
         ({"clients": 0}, "the number of clients is 0"),
-        ({"resolution": -1.0, "clients": 2}, "resolution is -1.0, but must be above 0"),
+        ({"resolution": -1.0, "clients": 2}, "resolution is -1.0"),
         ({"partitioner": "metis", "resolution": 1.0}, "only 'louvain' can take it"),
         ({"dataset": "banks", "resoluton": 1.0}, "unknown data option 'resoluton'.*did you mean 'resolution'"),
         ({"dataset": "banks", "degree": "6"}, "degree is the text '6'"),
@@ -245,8 +245,8 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
         ({"clients": 9}, "9 clients are too many: louvain finds 3"),
         ({}, "the number of clients is missing"),
         ({"clients": "3"}, "clients is the text '3'"),
-        ({"dataset": "banks", "nodes": 1e3}, "nodes is 1000.0, but must be a whole number"),
-        ({"dataset": Graph.from_arrays([[1.0]], [[], []])}, "dataset is a Graph, but must be a name or a path"),
+        ({"dataset": "banks", "nodes": 1e3}, "nodes is 1000.0"),
+        ({"dataset": Graph.from_arrays([[1.0]], [[], []])}, "dataset is a Graph"),
         ({"dataset": Path("absent.npz")}, r"absent\.npz does not exist"),
         ({"dataset": "pubmd"}, "unknown data set 'pubmd'.*banks.*did you mean 'pubmed'"),
         ({"dataset": "fractions:Fraction", "clients": 1}, "unknown data set"),
@@ -263,7 +263,7 @@ def test_a_graph_without_labels_can_be_cut_and_looked_at_but_not_learned_from(tm
     federation = build_federation(tmp_path / "plain.npz", clients=2, partitioner="metis")
     assert describe(federation).to_json()["clients"][0]["majority_class"] is None
     federation.save(tmp_path / "saved")
-    with pytest.raises(InputError, match="no client of plain has a labelled node, but training needs at least one"):
+    with pytest.raises(InputError, match="no client of plain has a labelled node"):
         run(build_federation(tmp_path / "saved"), rounds=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -102,7 +102,7 @@ def test_a_backbone_object_is_stronger_than_a_preset_also_where_it_is_as_usual()
     assert changed
     method = Chosen.of(fs.GCFL, fs.GCN(), preset="published")
     assert {name: method.values[name] for name in changed} == {name: getattr(fs.GCN(), name) for name in changed}
-    with pytest.raises(fs.InputError, match="preset is 'published', but GCFL"):
+    with pytest.raises(fs.InputError, match="preset is 'published'"):
         Chosen.of(fs.GCFL(), preset="published")
 
 
@@ -130,10 +130,10 @@ def test_a_run_folder_describes_an_object_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"algorithm": fs.GCN()}, "the algorithm is a GCN, but must be"),
-        ({"algorithm": fs.GCN}, "the algorithm is the class GCN, but must be"),
-        ({"algorithm": 3}, "the algorithm is a int, but must be"),
-        ({"backbone": Network(1, 2, 3)}, "the backbone is a Network, but must be"),
+        ({"algorithm": fs.GCN()}, "the algorithm is a GCN"),
+        ({"algorithm": fs.GCN}, "the algorithm is the class GCN"),
+        ({"algorithm": 3}, "the algorithm is a int"),
+        ({"backbone": Network(1, 2, 3)}, "the backbone is a Network"),
         ({"algorithm": "local", "backbone_of": {"client_00": fs.GCN(hidden=4)}}, "but clients share the settings"),
     ],
 )

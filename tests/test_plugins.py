@@ -76,7 +76,7 @@ def test_errors_in_code_of_the_users_own_are_theirs(package: str, tmp_path: Path
 def test_a_module_with_two_classes_is_a_bug_of_ours(package: str) -> None:
     text = f"from {PACKAGE}.base import Base\nclass A(Base): ...\nclass B(Base): ..."
     (Path(PACKAGE) / "double.py").write_text(text)
-    with pytest.raises(TypeError, match="must define exactly one Base, but defines 2"):
+    with pytest.raises(TypeError, match="must define exactly one Base"):
         load(package, "double")
 
 

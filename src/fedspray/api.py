@@ -87,8 +87,7 @@ def run(
         callbacks: objects of subclasses of `Callback`, called at exchanges, records, rounds and ends.
         track: ``mlflow`` or ``wandb`` keeps the run there too.
         values: any setting of the algorithm, the backbone or the rounds, overriding an object's; and run options:
-            ``keep_split=True`` uses the federation's own splits for every seed, ``dtype`` is ``float32`` or
-            ``float64``.
+            ``keep_split=True`` (the federation's own splits for every seed), ``dtype="float64"`` …
     """
     _check_federation(federation)
     if not isinstance(threads, int) or threads < 1:

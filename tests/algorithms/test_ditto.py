@@ -73,5 +73,5 @@ def test_clients_that_disagree_gain_from_a_personal_model() -> None:
 
 
 def test_a_negative_weight_is_refused() -> None:
-    with pytest.raises(InputError, match="proximal_weight is -1, but must be at least 0"):
+    with pytest.raises(InputError, match="proximal_weight is -1"):
         Ditto(backbone=backbones.make("gcn"), proximal_weight=-1)

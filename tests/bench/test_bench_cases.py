@@ -73,10 +73,10 @@ def test_client_lists_are_found_by_the_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"banks": ["1000"]}, "--banks is '1000', but must be NODES/CLIENTS, for instance 100000/10"),
-        ({"banks": ["1e6/10"]}, "--banks is '1e6/10', but must be NODES/CLIENTS"),
-        ({"backbones": ["gat"]}, "unknown backbone of a benchmark 'gat': choose one of gcn, sage, sgc"),
-        ({"algorithms": ["ditto"]}, "unknown algorithm of a benchmark 'ditto': choose one of fedavg, fedspray"),
+        ({"banks": ["1000"]}, "--banks is '1000'"),
+        ({"banks": ["1e6/10"]}, "--banks is '1e6/10'"),
+        ({"backbones": ["gat"]}, "unknown backbone of a benchmark 'gat'"),
+        ({"algorithms": ["ditto"]}, "unknown algorithm of a benchmark 'ditto'"),
         ({"partitions": Path("nowhere")}, "--partitions nowhere is not a folder"),
     ],
 )

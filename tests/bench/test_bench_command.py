@@ -63,8 +63,8 @@ def test_the_real_thing_on_a_small_federation(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--banks", "many"], "error: --banks is 'many', but must be NODES/CLIENTS"),
-        (["--backbone", "mlp"], "error: unknown backbone of a benchmark 'mlp': choose one of gcn, sage, sgc"),
+        (["--banks", "many"], "error: --banks is 'many'"),
+        (["--backbone", "mlp"], "error: unknown backbone of a benchmark 'mlp'"),
         (["--banks", "99/3", "--reference", "no.py"], "error: --reference no.py is not a file"),
         (["--banks", "99/3", "--threads", "0"], "error: --threads is '0'"),
     ],

@@ -101,7 +101,7 @@ def test_node_lists_are_for_the_whole_graph(tmp_path: Path) -> None:
     (tmp_path / "lists" / "a.txt").write_text("1\n4\n")
     cut: dict[str, Any] = {"dataset": tmp_path / "graph.npz", "partition_dir": tmp_path / "lists"}
     assert build_federation(**cut, prepare="normalise-rows").clients[0].node_ids.tolist() == [1, 4]
-    with pytest.raises(InputError, match=r"node lists are for 8 nodes, but 'largest-component' leaves 3"):
+    with pytest.raises(InputError, match="node lists are for 8 nodes"):
         build_federation(**cut, prepare="largest-component")
 
 

@@ -44,5 +44,5 @@ def test_unreadable_files(tmp_path: Path, damage: Callable[[bytes], bytes]) -> N
 
 def test_counts_are_checked(tmp_path: Path) -> None:
     write(tmp_path / "ogbn_arxiv" / "raw")
-    with pytest.raises(InputError, match="'arxiv' hold 3 nodes, but 169343 are published"):
+    with pytest.raises(InputError, match="'arxiv' hold 3 nodes"):
         load("arxiv", DataFolders(cache=tmp_path / "cache", data=tmp_path))

@@ -104,10 +104,10 @@ def test_every_pair_is_named_once(num_nodes: int) -> None:
     [
         ({"num_clients": 0}, "num_clients is 0"),
         ({"num_classes": 1}, "num_classes is 1"),
-        ({"num_features": 1}, "num_features is 1, but banks needs at least as many as classes, 2"),
-        ({"majority_neighbour_share": 1.0}, r"\(p\) is 1.0, but must lie between 0 and 1"),
+        ({"num_features": 1}, "num_features is 1"),
+        ({"majority_neighbour_share": 1.0}, r"\(p\) is 1.0"),
         ({"majority_neighbour_share": float("nan")}, r"\(p\) is nan"),
-        ({"minority_ratio": 0.0}, r"\(q\) is 0.0, but must be above 0 and at most 1"),
+        ({"minority_ratio": 0.0}, r"\(q\) is 0.0"),
         ({"minority_ratio": 1.5}, r"\(q\) is 1.5"),
         ({"separation": -1.0}, "separation is -1.0"),
         ({"degree": -1.0}, "degree is -1.0"),

@@ -64,11 +64,11 @@ def test_small_files_are_not_the_published_ones(tmp_path: Path, monkeypatch: pyt
     for name in NAMES:
         write_npz(raw / f"{name}.npz")
     monkeypatch.setenv("FEDSPRAY_DATA", str(tmp_path))
-    with pytest.raises(InputError, match="client acmv9 of data set 'citation' hold 4 nodes, but 9360 are published"):
+    with pytest.raises(InputError, match="client acmv9 of data set 'citation' hold 4 nodes"):
         build_federation("citation")
     for name in NAMES:
         (raw / f"{name}.npz").rename(raw / f"{name}.mat")
-    with pytest.raises(InputError, match=r"acmv9\.mat has sha256 \w+, but the published file has ee072387"):
+    with pytest.raises(InputError, match=r"acmv9\.mat has sha256 \w+"):
         Citation().graphs(DataFolders(cache=tmp_path / "cache", data=tmp_path))
 
 

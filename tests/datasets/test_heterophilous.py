@@ -42,7 +42,7 @@ def test_bad_file_is_named(other: dict[str, Any], tmp_path: Path) -> None:
 def test_other_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tolokers").mkdir()
     np.savez(tmp_path / "tolokers" / "tolokers.npz", **SMALL)
-    with pytest.raises(InputError, match=r"tolokers\.npz has sha256 \w+, but the published file has dacf3ac9"):
+    with pytest.raises(InputError, match=r"tolokers\.npz has sha256 \w+"):
         load("tolokers", DataFolders(cache=tmp_path / "cache", data=tmp_path))
 
 

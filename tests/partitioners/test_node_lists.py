@@ -69,7 +69,7 @@ def test_node_twice_in_one_file(tmp_path: Path) -> None:
 
 
 def test_node_in_two_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"node 5 is in a\.txt and in c\.txt, but clients must be disjoint"):
+    with pytest.raises(InputError, match=r"node 5 is in a\.txt and in c\.txt"):
         read(tmp_path, a="4\n5\n", b="1", c="5\n")
 
 

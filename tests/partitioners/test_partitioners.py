@@ -188,16 +188,16 @@ def test_alpha_that_leaves_clients_empty() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
 def test_bad_alpha(alpha: float) -> None:
-    with pytest.raises(InputError, match=f"alpha is {alpha}, but must be a number above 0"):
+    with pytest.raises(InputError, match=f"alpha is {alpha}"):
         LabelSkew(2, alpha=alpha)
 
 
 def test_bad_resolution() -> None:
-    with pytest.raises(InputError, match="resolution is 0, but must be above 0"):
+    with pytest.raises(InputError, match="resolution is 0"):
         Louvain(2, resolution=0)
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_no_clients(make: Callable[[int], Partitioner]) -> None:
-    with pytest.raises(InputError, match="the number of clients is 0, but must be at least 1"):
+    with pytest.raises(InputError, match="the number of clients is 0"):
         make(0)

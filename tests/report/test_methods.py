@@ -34,7 +34,7 @@ def test_another_reference(run_folders: Folders) -> None:
     folders = [run_folders[name] for name in ("fedspray", "fedavg")]
     assert read_comparison(folders).reference == "fedspray"  # no Local among them: the first
     assert read_comparison(folders, "fedavg").reference == "fedavg"
-    with pytest.raises(InputError, match="unknown reference 'fedvag': choose one of fedavg, fedspray; did you mean"):
+    with pytest.raises(InputError, match="unknown reference 'fedvag'"):
         read_comparison(folders, "fedvag")
     assert read_comparison(folders[:1]).reference is None
 
@@ -49,7 +49,7 @@ def test_runs_that_differ_in_seeds_are_one_method(tmp_path: Path) -> None:
     labels = [method.label for method in comparison.methods]
     assert labels == ["local", "fedspray distill_weight=1.0", "fedspray distill_weight=2.0"]
     assert [seed.seed for seed in comparison.methods[0].seeds] == [3, 5]
-    with pytest.raises(InputError, match="holds seed 3 of local, but so does"):
+    with pytest.raises(InputError, match="holds seed 3 of local"):
         read_comparison([tmp_path / "3", tmp_path / "3"])
 
 

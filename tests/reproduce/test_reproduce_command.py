@@ -98,8 +98,7 @@ def test_quick_figures_do_not_stand_beside_full_ones(capsys: pytest.CaptureFixtu
     full = Path("results/table2.md").read_text()
     capsys.readouterr()
     assert run_command([*arguments, "--quick"]) == 2
-    sentence = "results/table2-published.csv holds figures of full runs, which quick ones must not replace"
-    assert sentence in capsys.readouterr().err
+    assert "results/table2-published.csv holds figures of full runs" in capsys.readouterr().err
     assert Path("results/table2.md").read_text() == full
 
 
@@ -111,10 +110,9 @@ def test_figures_of_other_data_sets_are_not_dropped(capsys: pytest.CaptureFixtur
     both = Path("results/table2.csv").read_text()
     capsys.readouterr()
     assert run_command([*arguments, "--dataset", "banks"]) == 2
-    assert capsys.readouterr().err == (
-        "error: results/table2-published.csv holds figures of more, which --dataset banks would drop: "
-        "name all data sets, or change --out\n"
-    )
+    said = capsys.readouterr().err
+    assert "results/table2-published.csv holds figures of more" in said
+    assert "--dataset banks" in said
     assert Path("results/table2.csv").read_text() == both
 
 
@@ -124,9 +122,8 @@ def test_figures_whose_cells_are_gone_stay(capsys: pytest.CaptureFixture[str]) -
     before = Path("results/table2-published.csv").read_text()
     capsys.readouterr()
     assert run_command([*arguments, "--stored", "--cells", "elsewhere"]) == 2
-    assert "holds 4 figures that are not there now, or from fewer seeds or other clients (banks local" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert ("holds 4 figures" in said, "(banks local" in said) == (True, True)
     assert Path("results/table2-published.csv").read_text() == before
 
 
@@ -138,9 +135,8 @@ def test_figures_of_more_seeds_stay(capsys: pytest.CaptureFixture[str]) -> None:
         cell.unlink()
     capsys.readouterr()
     assert run_command([*arguments, "--stored"]) == 2
-    assert "holds 2 figures that are not there now, or from fewer seeds or other clients (banks fedspray" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert ("holds 2 figures" in said, "(banks fedspray" in said) == (True, True)
     assert Path("results/table2.csv").read_text() == before
 
 
@@ -152,10 +148,8 @@ def test_figures_of_the_authors_clients_stay(capsys: pytest.CaptureFixture[str])
     Path("results/table2-published.csv").write_text(f"{head},settings\n{line}\n")
     Path("empty").mkdir()
     assert run_command(["reproduce", "table2", "--partitions", "empty", "--out", "results"]) == 2
-    assert capsys.readouterr().err == (
-        "error: results/table2-published.csv holds figures of the authors' clients of pubmed, but their node lists "
-        "are not in empty/PubMed: name their folder with --partitions, or change --out\n"
-    )
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("results/table2-published.csv", "clients of pubmed", "empty/PubMed"))
 
 
 def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,11 +161,11 @@ def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["table9"], "unknown part 'table9': choose one of all, auc, cost"),
-        (["table2", "--dataset", "pubmet"], "unknown data set 'pubmet': choose one of"),
-        (["table2", "--partitions", "nowhere"], "--partitions nowhere is not a folder, but one with"),
-        (["table2", "--experiments", "nowhere"], "--experiments nowhere is not a folder, but one with"),
-        (["table3", "--experiments", "mine"], "mine holds no file table3-*.toml, but table3 is made of such studies"),
+        (["table9"], "unknown part 'table9'"),
+        (["table2", "--dataset", "pubmet"], "unknown data set 'pubmet'"),
+        (["table2", "--partitions", "nowhere"], "--partitions nowhere is not a folder"),
+        (["table2", "--experiments", "nowhere"], "--experiments nowhere is not a folder"),
+        (["table3", "--experiments", "mine"], "mine holds no file table3-*.toml"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_writes_nothing(

@@ -92,13 +92,13 @@ def test_a_model_refuses_features_and_classes_in_another_order(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"seeds": 0}, "seeds is 0, but must be at least 1"),
-        ({"seeds": 0.5}, "seeds is 0.5, but must be a number of seeds, or a list of whole numbers"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": 0.5}, "seeds is 0.5"),
         ({"seeds": [0, 0]}, "each may be given once"),
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": [0.5]}, "seeds contain 0.5"),
-        ({"threads": 0}, "threads is 0, but must be at least 1"),
-        ({"federation": "banks"}, "federation is a str, but must be a Federation"),
+        ({"threads": 0}, "threads is 0"),
+        ({"federation": "banks"}, "federation is a str"),
     ],
 )
 def test_mistakes_in_python_get_one_sentence(change: dict[str, Any], sentence: str) -> None:

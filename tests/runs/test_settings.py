@@ -40,16 +40,16 @@ def test_presets_are_sets_of_settings_and_values_override_them() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"algorithm": "fedsprai"}, "unknown algorithm 'fedsprai': choose one of"),
-        ({"values": {"distil_weight": 1}}, "unknown setting 'distil_weight': choose one of "),
-        ({"values": {"distill_weight": "much"}}, "distill_weight is 'much', but must be a number"),
-        ({"values": {"distill_weight": "inf"}}, "distill_weight is 'inf', but must be a finite number"),
-        ({"values": {"lr": float("nan")}}, "lr is nan, but must be a finite number"),
-        ({"values": {"hidden": 2.5}}, "hidden is 2.5, but must be a whole number"),
-        ({"values": {"reset_optimizer": "maybe"}}, "reset_optimizer is 'maybe', but must be true or false"),
-        ({"algorithm": "local", "values": {"gnn_start": "x"}}, "gnn_start is 'x', but must be one of common, own"),
+        ({"algorithm": "fedsprai"}, "unknown algorithm 'fedsprai'"),
+        ({"values": {"distil_weight": 1}}, "unknown setting 'distil_weight'"),
+        ({"values": {"distill_weight": "much"}}, "distill_weight is 'much'"),
+        ({"values": {"distill_weight": "inf"}}, "distill_weight is 'inf'"),
+        ({"values": {"lr": float("nan")}}, "lr is nan"),
+        ({"values": {"hidden": 2.5}}, "hidden is 2.5"),
+        ({"values": {"reset_optimizer": "maybe"}}, "reset_optimizer is 'maybe'"),
+        ({"algorithm": "local", "values": {"gnn_start": "x"}}, "gnn_start is 'x'"),
         ({"algorithm": "collections:OrderedDict"}, "algorithm 'collections:OrderedDict' is not derived from Algorithm"),
-        ({"preset": "papier"}, "unknown preset of fedspray 'papier': choose one of paper, released"),
+        ({"preset": "papier"}, "unknown preset of fedspray 'papier'"),
     ],
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], sentence: str) -> None:
@@ -78,11 +78,11 @@ def test_settings_that_a_backbone_ignores_change_nothing_and_are_refused(name: s
         for values in ({"rounds": 2}, {"rounds": 2, name: value})
     ]
     assert models[0] == models[1]
-    with pytest.raises(InputError, match=f"{name} is set, but sgc ignores dropout and hidden"):
+    with pytest.raises(InputError, match=f"{name} is set"):
         check_meaning("fedavg", [name], "sgc")
     check_meaning("fedavg", [name], "gcn")
     check_meaning("fedlit", ["hidden"], "sgc")
-    with pytest.raises(InputError, match="dropout is set, but sgc ignores dropout: remove it"):
+    with pytest.raises(InputError, match="dropout is set"):
         check_meaning("fedlit", ["dropout"], "sgc")
 
 
@@ -120,8 +120,8 @@ def test_clients_may_choose_their_backbone_where_no_gnn_is_shared() -> None:
             {"algorithm": "fedavg", "backbone_of": {"client_01": "sage"}},
             "fedavg averages the clients' GNNs, so all need the same backbone",
         ),
-        ({"values": {"min_clients": 4}}, "min_clients is 4, but only 3 clients train in a round"),
-        ({"backbone_of": {"client_9": "sage"}}, "unknown client 'client_9': choose one of client_00"),
+        ({"values": {"min_clients": 4}}, "min_clients is 4"),
+        ({"backbone_of": {"client_9": "sage"}}, "unknown client 'client_9'"),
     ],
 )
 def test_backbones_of_clients_are_refused_by_name(settings: dict[str, Any], sentence: str) -> None:
@@ -148,7 +148,7 @@ def test_a_setting_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "    dropout: float = 0.5\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN, but a name must have one meaning"):
+    with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN"):
         resolve(RunSettings(algorithm="twice:Mine"))
 
 
@@ -169,7 +169,7 @@ def test_annotations_may_be_types_or_text(tmp_path: Path, monkeypatch: pytest.Mo
     for module in ("typed", "texts"):
         found = resolve(RunSettings(algorithm=f"{module}:Mine", values={"share": "1", "limit": "none"})).values
         assert (found["share"], found["limit"]) == (1.0, None)
-        with pytest.raises(InputError, match=r"levels is '1 2', but must be tuple\[int, \.\.\.\]"):
+        with pytest.raises(InputError, match="levels is '1 2'"):
             resolve(RunSettings(algorithm=f"{module}:Mine", values={"levels": "1 2"}))
 
 
@@ -197,12 +197,12 @@ def test_an_unknown_setting_is_met_with_what_is_meant_or_with_nothing(given: str
 @pytest.mark.parametrize("values", [{"rounds": "5"}, {"lr": "0.1"}, {"blend": "0.3"}, {"reset_optimizer": "true"}])
 def test_a_number_in_quotation_marks_is_refused_in_python(values: dict[str, Any]) -> None:
     resolve(RunSettings(values=values))  # the command line hands over texts
-    with pytest.raises(InputError, match=r"is the text '.*', but must be .*, without quotes"):
+    with pytest.raises(InputError, match=r"is the text '.*'"):
         run(ragged_federation(), algorithm="fedspray", **values)
 
 
 def test_double_precision_from_python_file_and_command_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="dtype is 'banana', but must be float32 or float64"):
+    with pytest.raises(InputError, match="dtype is 'banana'"):
         run(ragged_federation(), rounds=1, dtype="banana")
     with pytest.raises(InputError, match="dtype is 'banana'"):
         Experiment.from_values({"dtype": "banana"}, "file")

@@ -61,7 +61,7 @@ def test_names_may_have_a_slash_if_they_stay_clear() -> None:
     [
         (
             {"algorithms": [{"name": "fedavg/sage", "algorithm": "fedspray"}, "fedavg"], "backbones": ["gcn", "sage"]},
-            "'fedavg/sage' names two things of this comparison, but names must differ",
+            "'fedavg/sage' names two things of this comparison",
         ),
         (
             {"algorithms": [{"algorithm": "scaffold", "set": {"lr": 5}}]},
@@ -71,41 +71,41 @@ def test_names_may_have_a_slash_if_they_stay_clear() -> None:
         ({"algorithms": [{"name": "x\ny", "algorithm": "fedavg"}]}, "the name 'x\\ny' must not be empty or have line"),
         (
             {"algorithm": ["local"]},
-            "plan.toml: [compare]: unknown key 'algorithm': choose one of algorithms, backbones,",
+            "plan.toml: [compare]: unknown key 'algorithm'",
         ),
-        ({"algorithms": []}, "plan.toml: algorithms is [], but must be a list of names or tables"),
-        ({"algorithms": ["fedsprai"]}, "fedsprai, gcn: unknown algorithm 'fedsprai': choose one of"),
-        ({"algorithms": ["local"], "reference": "x"}, "unknown reference 'x': choose one of local"),
+        ({"algorithms": []}, "plan.toml: algorithms is []"),
+        ({"algorithms": ["fedsprai"]}, "fedsprai, gcn: unknown algorithm 'fedsprai'"),
+        ({"algorithms": ["local"], "reference": "x"}, "unknown reference 'x'"),
         ({"set": {"sage": {"lr": 1}}}, "unknown data set, method or backbone of this comparison 'sage'"),
-        ({"seeds": [1, 1]}, "plan.toml: seeds names 1 twice, but each seed may appear once"),
-        ({"seeds": 0}, "plan.toml: seeds is 0, but must be a number above 0 or a list of seeds"),
+        ({"seeds": [1, 1]}, "plan.toml: seeds names 1 twice"),
+        ({"seeds": 0}, "plan.toml: seeds is 0"),
         ({"datasets": ["banks", "banks"]}, "plan.toml: two data sets are called 'banks'"),
         ({"algorithms": ["local", "local"]}, "plan.toml: two methods are called 'local'"),
         (
             {"algorithms": ["fedavg", "fedspray"], "set": {"fedavg": {"distill_weight": 1}}},
             "fedavg, gcn: unknown setting 'distill_weight'",
         ),
-        ({"tune": {"seeds": [0]}}, "the tuning seed 0 is also reported, but tuning and reported seeds must differ"),
-        ({"tune": {"criterion": "test"}}, "unknown criterion 'test': choose one of balanced, balanced_accuracy, loss"),
+        ({"tune": {"seeds": [0]}}, "the tuning seed 0 is also reported"),
+        ({"tune": {"criterion": "test"}}, "unknown criterion 'test'"),
         (
             {
                 "algorithms": ["fedavg", "fedspray"],
                 "tune": {"grid": {"fedspray": {"distill_weight": [1, 2]}, "fedavg": {"lr": [1]}}},
             },
-            "every method must get the same number of trials, but 'fedavg' has 1 and another one 2",
+            "every method must get the same number of trials",
         ),
         (
             {"algorithms": ["fedavg", "fedspray"], "tune": {"grid": {"fedspray": {"distill_weight": [1, 2]}}}},
-            "every method must get the same number of trials, but 'fedavg' has 0 and another one 2",
+            "every method must get the same number of trials",
         ),
-        ({"tune": {"grid": 3}}, "plan.toml: [compare.tune.grid] is 3, but must be a table of names and values"),
-        ({"tune": {"untuned": 3}}, "plan.toml: untuned is 3, but must be a list of methods"),
-        ({"tune": {"untuned": "fedspray"}}, "plan.toml: untuned is 'fedspray', but must be a list of methods"),
+        ({"tune": {"grid": 3}}, "plan.toml: [compare.tune.grid] is 3"),
+        ({"tune": {"untuned": 3}}, "plan.toml: untuned is 3"),
+        ({"tune": {"untuned": "fedspray"}}, "plan.toml: untuned is 'fedspray'"),
         ({"tune": {"criterion": ["mean"]}}, "unknown criterion \"['mean']\": choose one of"),
-        ({"tune": {"trials": True}}, "trials is True, but must be a whole number above 0"),
+        ({"tune": {"trials": True}}, "trials is True"),
         (
             {"algorithms": [{"algorithm": "local", "preset": 3}]},
-            "plan.toml: preset of local is 3, but must be a name",
+            "plan.toml: preset of local is 3",
         ),
         ({"tune": {"grid": {"fedspray2": {"lr": 0.1}}}}, "plan.toml: [compare.tune.grid.fedspray2]: lr is 0.1"),
     ],
@@ -127,15 +127,15 @@ def test_a_sweep_is_every_row_with_every_value() -> None:
 @pytest.mark.parametrize(
     ("setting", "values", "sentence"),
     [
-        ("distill_weight", ["1"], "distill_weight has 1 value(s), but a sweep needs at least 2"),
+        ("distill_weight", ["1"], "distill_weight has 1 value(s)"),
         (
             "distil_weight",
             ["1", "2"],
-            "fedspray2, gcn: unknown setting 'distil_weight': choose one of ",
+            "fedspray2, gcn: unknown setting 'distil_weight'",
         ),
-        ("distill_weight", ["1", "much"], "fedspray2, gcn: distill_weight is 'much', but must be a number"),
+        ("distill_weight", ["1", "much"], "fedspray2, gcn: distill_weight is 'much'"),
         ("partitioner", ["louvain", "metis"], "partitioner cannot be swept"),
-        ("lr", ["0.01", "0.010"], "lr has the value 0.01 twice, but each may appear once"),
+        ("lr", ["0.01", "0.010"], "lr has the value 0.01 twice"),
     ],
 )
 def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: str) -> None:

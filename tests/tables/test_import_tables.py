@@ -189,7 +189,7 @@ def test_edges_of_all_clients_in_one_file_need_ids_that_differ(tmp_path: Path) -
     made = import_tables(schema, nodes=nodes, edges=edges, strict=True)
     assert [client.edges_lost for client in made.federation("ours").clients] == [1, 1]
     (tmp_path / "south.csv").write_text("id,income\n2,5\n")
-    with pytest.raises(InputError, match=r"e.txt has the edges of all clients, but two clients have a node '2'"):
+    with pytest.raises(InputError, match=r"e.txt has the edges of all clients"):
         import_tables(schema, nodes=nodes, edges=edges)
 
 

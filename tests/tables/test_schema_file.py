@@ -98,7 +98,7 @@ def test_any_text_and_number_survives(columns: list[str], mean: float, vocabular
         ('column = "since"\n', "", "needs one"),
         ('scale = "log"', 'scale = "logs"', "number 1: unknown scale 'logs'"),
         ('until = "2024-12-31"', 'until = "soon"', "until is 'soon'"),
-        ("sd = 0.25", "sd = 0", "sd is 0.0, but must be above 0"),
+        ("sd = 0.25", "sd = 0", "sd is 0.0"),
         ("missing = 0.0", 'missing = "guess"', "missing is 'guess'"),
         ("flag = true", "width = 3", "width does not go with kind 'numeric'"),
         ("flag = true", 'flag = "yes"', "true or false"),
