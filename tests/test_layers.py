@@ -142,6 +142,19 @@ def test_imports_go_one_way() -> None:
     assert find_violations(SOURCE) == []
 
 
+LABORATORY = {"reproduction", "benchmarks"}
+"""Beside the package, above all of it, and not part of its wheel."""
+
+
+@pytest.mark.parametrize("folder", ["src", *sorted(LABORATORY)])
+def test_nobody_imports_the_laboratory(folder: str) -> None:
+    found = set()
+    for file in (SOURCE.parent / folder).rglob("*.py"):
+        for node in _nodes(file.read_text()):
+            found |= {(file.name, name.split(".")[0]) for name in _targets(node, folder, set())}
+    assert {(file, name) for file, name in found if name in LABORATORY - {folder}} == set()
+
+
 # ---- the check itself ---------------------------------------------------------------------------
 
 CLEAN = {

@@ -39,24 +39,27 @@ def rounds_bar(rounds: int, seeds: Sequence[int], label: str) -> Iterator[Callab
 @contextmanager
 def cells_bar(grid: Grid) -> Iterator[None]:
     """One bar for a grid of cells, which also moves while a cell runs."""
+    with _bar(grid.total, "comparing", "cell") as bar, ticking(lambda: bar.update(round(grid.done(), 2) - bar.n)):
+        yield
+
+
+@contextmanager
+def ticking(look: Callable[[], object]) -> Iterator[None]:
+    """Looks at something once in a while, and once more at the end."""
     over = threading.Event()
-    with _bar(grid.total, "comparing", "cell") as bar:
 
-        def look() -> None:
-            bar.update(round(grid.done(), 2) - bar.n)
-
-        def watch() -> None:
-            while not over.wait(TICK):
-                look()
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watcher.join()
+    def watch() -> None:
+        while not over.wait(TICK):
             look()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        look()
 
 
 def _bar(total: int, label: str, unit: str) -> Any:

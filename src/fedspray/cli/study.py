@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from fedspray.cli.flags import Cores, argument, flag
 from fedspray.cli.knobs import Given, values
 from fedspray.cli.output import Output
 from fedspray.errors import InputError, RunStopped
+from fedspray.progress import ticking
 
 if TYPE_CHECKING:
     from fedspray.studies.cells import Cell
@@ -175,29 +175,19 @@ def _bar(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Cell], No
         TextColumn("{task.fields[count]}, {task.fields[left]}"),
         TimeElapsedColumn(),
     )
-    over = threading.Event()
     with Progress(*columns, console=output.messages, transient=True) as progress:
         task = progress.add_task(title, total=grid.total, count=_count(grid), left="")
 
         def refresh() -> None:
             progress.update(task, completed=grid.done(), count=_count(grid), left=_left(grid))
 
-        def tick() -> None:
-            while not over.wait(1.0):
-                refresh()
-
         def on_end(cell: Cell) -> None:
             if cell.failure is not None:
                 output.note(_told(cell))
             refresh()
 
-        ticker = threading.Thread(target=tick, daemon=True)
-        ticker.start()
-        try:
+        with ticking(refresh):
             yield on_end
-        finally:
-            over.set()
-            ticker.join()
 
 
 def _count(grid: Grid) -> str:
