@@ -83,7 +83,6 @@ def init(
     from fedspray.deploy.provisioning.federation import init_project, schema
     from fedspray.deploy.provisioning.kits import Address
     from fedspray.deploy.provisioning.membership import known_of
-    from fedspray.deploy.provisioning.project import Project
 
     output = Output()
     if not sites and sites_file is None:
@@ -109,6 +108,13 @@ def init(
             valid_days=valid_days,
             about=about,
         )
+    _tell_made(output, folder, archives)
+
+
+def _tell_made(output: Output, folder: Path, archives: dict[Path, Path | None]) -> None:
+    """What to do with each kit, and what comes next."""
+    from fedspray.deploy.provisioning.project import Project
+
     for zip_file, request in archives.items():
         if request is None:
             output.note(f"{zip_file} holds a private key: send it safely, then delete it here")
