@@ -331,7 +331,7 @@ def other_seed(job: Job, _: pytest.MonkeyPatch) -> None:
         (other_memory, "OtherVersionError: the checkpoint of round 0 was written by another version of fedspray"),
         (not_finite, "NotFinite: w is not finite after local training"),
         (later_round, "Refused: round 3 is to go on from round -1, but it cannot"),
-        (forgotten_round, "Forgotten: asked for round 0, but rounds [1, 2] are remembered"),
+        (forgotten_round, "Forgotten: asked for round 0, but only rounds [1, 2] are kept"),
         (asks(Request(9)), "Refused: round 9 is asked for, but 3 rounds are agreed"),
         (asks(Request(0)), "Refused: round 0 is asked for, but 3 rounds are agreed"),
         (asks(Request(4)), "Refused: training is asked for in round 4, but 3 rounds are agreed"),
