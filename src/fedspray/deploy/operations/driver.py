@@ -149,7 +149,11 @@ class Driver:
             self._abort(job, "left", f"{', '.join(sorted(gone)) or 'nobody'} left the federation", sorted(gone))
             return True
         proposed = self._project.folder / FILE
-        if proposed.stat().st_mtime == self._looked or time.monotonic() - self._asked_who_joined < 2 * ASK_EVERY:
+        if (
+            not proposed.is_file()
+            or proposed.stat().st_mtime == self._looked
+            or time.monotonic() - self._asked_who_joined < 2 * ASK_EVERY
+        ):
             return False
         self._asked_who_joined = time.monotonic()
         new = self._project.proposed()

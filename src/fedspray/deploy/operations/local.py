@@ -52,6 +52,7 @@ class LocalFederation:
         self.project.save()
         federation.save(folder / "data")
         agreement = make_kits(folder, agreement, self.project.address, keys_for=agreement.roster.clients)
+        agreement.save(folder)
         for name in agreement.roster.clients:
             data = (folder / "data" / "clients" / name).absolute()
             replace(Site.open(self.project.site(name)), data=data, threads=threads).save()

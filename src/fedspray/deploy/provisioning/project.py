@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspray import files
-from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.agreement import FILE, Agreement
 from fedspray.deploy.provisioning.certificates import CERTIFICATE, key_fingerprint, read_certificate
 from fedspray.deploy.provisioning.kits import Address
 from fedspray.errors import InputError, MissingDataError
@@ -103,7 +103,7 @@ class Project:
 
     def proposed(self) -> Agreement:
         """What the sites are asked to agree to: that of `agreement`, or one with further sites."""
-        return Agreement.load(self.folder)
+        return Agreement.load(self.folder) if (self.folder / FILE).is_file() else self.agreement()
 
     def take_on(self, agreement: Agreement) -> None:
         """From now on the server's agreement is this one."""
