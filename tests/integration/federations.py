@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from fedspray import build_federation, files, run
+from fedspray.deploy.ledger import CONNECTED, JOB_ENDED, LOST, STARTED
 from fedspray.deploy.operations.driver import Driver
 from fedspray.deploy.operations.local import RUN, LocalFederation
 from fedspray.deploy.operations.session import AdminSession, Unreachable
@@ -132,8 +133,10 @@ class GuardedFederation(LocalFederation):
         return Driver(self.project, RUN, tell=lambda _: None).drive()
 
     def events(self, name: str) -> list[dict[str, Any]]:
+        """What a kit refused or was told, without who came and went."""
         file = "events.jsonl" if name == "server" else "ledger.jsonl"
-        return [line for line in files.read_lines(self.kit(name) / file) if "event" in line]
+        lines = [line for line in files.read_lines(self.kit(name) / file) if "event" in line]
+        return [line for line in lines if line.get("event") not in (STARTED, CONNECTED, LOST, JOB_ENDED)]
 
     def undisturbed(self) -> dict[str, str]:
         """The models of the same run in one process, trained one by one."""
