@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -21,8 +21,9 @@ from torch import Tensor
 from fedspray import algorithms, backbones
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Federation, Task
+from fedspray.data.federation import Client, Federation, Task
 from fedspray.data.graph import Graph
+from fedspray.errors import unknown
 from fedspray.messages import addends, combine, fates, from_sums, key_of, unweighted
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
@@ -366,6 +367,20 @@ def ragged_federation(*, sparse: bool = False, changed: int | None = None, seed:
             sp.csr_array(features) if sparse else features, edges, labels, num_classes=3
         )
     return Federation.from_graphs(graphs, name="toy", seed=seed)
+
+
+def flip_labels(federation: Federation, names: Collection[str]) -> Federation:
+    """The same federation, but these clients call class c by the name of class C - 1 - c."""
+    for name in names:
+        if name not in federation.roster.clients:
+            raise unknown("client", name, federation.roster.clients)
+    last = federation.task.num_classes - 1
+
+    def flipped(client: Client) -> Client:
+        labels = np.where(client.graph.labels < 0, client.graph.labels, last - client.graph.labels)
+        return replace(client, graph=replace(client.graph, labels=labels))
+
+    return replace(federation, clients=tuple(flipped(c) if c.name in names else c for c in federation.clients))
 
 
 def awkward_federation() -> Federation:

@@ -25,7 +25,7 @@ LOST, WHEN = 3, 4
 """The site that dies, and the round in which it does."""
 
 WATCH = """
-import os, sys
+import os, signal, sys
 line = ' '.join(sys.orig_argv)
 if 'client.worker_process' in line or 'server.runner_process' in line:
     import torch
@@ -37,7 +37,8 @@ if 'client.worker_process' in line or 'server.runner_process' in line:
     answer = run.SiteRun.answer
     def watched(self, ask):
         if self._id == {lost} and ask.request.round_index >= {when} and ask.step in (None, 'sum'):
-            os._exit(1)
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         return answer(self, ask)
     run.SiteRun.answer = watched
 
@@ -61,6 +62,13 @@ if 'client.worker_process' in line or 'server.runner_process' in line:
 """
 
 
+class Unattended(LocalFederation):
+    """A site that dies is not started again."""
+
+    def _supervise(self, *_: Any) -> None:
+        pass
+
+
 def play(folder: Path, data: Any, algorithm: str, link: tuple[str, ...], rounds: int) -> tuple[dict[str, Any], Path]:
     """A run on seven sites of which one dies, and where it was watched."""
     watched, patch = folder / "watched", folder / "patch"
@@ -70,7 +78,7 @@ def play(folder: Path, data: Any, algorithm: str, link: tuple[str, ...], rounds:
     settings = RunSettings(algorithm=algorithm, values={"rounds": rounds, "min_clients": 3}, link=link)
     with pytest.MonkeyPatch.context() as context:
         context.setenv("PYTHONPATH", os.pathsep.join([str(patch), os.environ.get("PYTHONPATH", "")]))
-        found = LocalFederation(folder / "project", data, settings, grace=8.0)
+        found = Unattended(folder / "project", data, settings, grace=8.0)
         result = found.run(lambda _: None)
     records = files.read_lines(found.project.run_folder(RUN) / "seed-0" / "rounds.jsonl")
     return {**result, "records": records}, watched

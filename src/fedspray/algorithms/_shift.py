@@ -83,9 +83,9 @@ def choose(counts: Tensor, nodes: Tensor, tolerance: float, allowed: Tensor | No
     overall, minority = counts
     among = torch.ones_like(overall, dtype=torch.bool) if allowed is None else allowed
     most = overall[among].max()
-    within = among & (overall >= most - tolerance * (nodes - most))
+    within = among & (overall >= most - tolerance * (nodes - most).clamp(min=0))  # with noise, nodes may be fewer
     best = within & (minority == minority[within].max())
-    return int(torch.where(best, overall, -1).argmax())
+    return int(torch.where(best, overall, -torch.inf).argmax())
 
 
 @dataclass(frozen=True)

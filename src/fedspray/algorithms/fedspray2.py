@@ -112,9 +112,16 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         1.0, "standard errors by which a client's blend may be behind its own GNN on its validation nodes; off: any"
     )
 
+    record_clip: float = setting(
+        0.0, "largest length of one training node's gradient, for the link dp with level=record; 0: any", neutral=0.0
+    )
+    reads_neighbours: bool = setting(
+        True, "the teacher reads the labels around a node (h); false: h is 0", neutral=True
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("distill_weight", "encoder_weight_decay", "tolerance"):
+        for name in ("record_clip", "distill_weight", "encoder_weight_decay", "tolerance"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
         if self.encoder_lr <= 0:
@@ -289,12 +296,21 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         _, histograms, _ = self._teach(message, batch)
         encoder = {name: value.detach().requires_grad_() for name, value in part_of(message, "encoder").items()}
         drop = Dropout(self.encoder_dropout, batch, stream_key(seed, "encoder"), 0, rows)
-        embedding = drop(_embed(encoder, rows))
+        before = _embed(encoder, rows)
+        embedding, heard = drop(before.relu()), histograms[batch.train]
         feature_logits = _head(encoder, "feature_head", embedding, rows)
-        fusion_logits = _fuse(encoder, embedding, histograms[batch.train], rows)
-        losses = ops.soft_cross_entropy(feature_logits, targets, rows)
-        losses = losses + ops.soft_cross_entropy(fusion_logits, targets, rows)
-        gradients = torch.autograd.grad((batch.num_train * losses).sum(), list(encoder.values()))
+        fusion_logits = _fuse(encoder, embedding, heard, rows)
+
+        def loss(weighted: Tensor) -> Tensor:
+            losses = ops.soft_cross_entropy(feature_logits, weighted, rows)
+            losses = losses + ops.soft_cross_entropy(fusion_logits, weighted, rows)
+            return (batch.num_train * losses).sum()
+
+        if self.record_clip > 0:
+            ends = (before, feature_logits, fusion_logits)
+            deltas = torch.autograd.grad(loss(targets), ends, retain_graph=True)
+            targets = targets * (self.record_clip / _node_lengths(deltas, embedding, heard)).clamp(max=1)
+        gradients = torch.autograd.grad(loss(targets), list(encoder.values()))
         return dict(zip(encoder, gradients, strict=True))
 
     def _count_choices(self, client: ClientState, message: Message, batch: GraphBatch) -> Message:
@@ -316,13 +332,15 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         encoder = part_of(message, "encoder")
 
         def answer() -> Tensor:
-            embedding = _embed(encoder, batch.rows)
+            embedding = _embed(encoder, batch.rows).relu()
             labels = ops.probabilities(_head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
             confidence = labels.amax(dim=1, keepdim=True)
             labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype, device=batch.device)[
                 batch.train_labels
             ]
             histograms = label_histograms(labels, batch)
+            if not self.reads_neighbours:
+                histograms = torch.zeros_like(histograms)
             fusion_logits = _fuse(encoder, embedding, histograms, batch.rows)
             return torch.cat([confidence, histograms, fusion_logits.log_softmax(dim=1)], dim=1)
 
@@ -392,9 +410,21 @@ def label_histograms(labels: Tensor, batch: GraphBatch) -> Tensor:
 
 
 def _embed(encoder: Params, rows: NodeRows) -> Tensor:
-    """e, from features that are scaled to length 1."""
+    """e before its relu, from features that are scaled to length 1."""
     products = ops.feature_linear(rows, encoder["embedding.weight"]) * rows.to_unit_length[:, None]
-    return (products + ops.per_row(encoder["embedding.bias"], rows)).relu()
+    return products + ops.per_row(encoder["embedding.bias"], rows)
+
+
+def _node_lengths(deltas: Sequence[Tensor], embedding: Tensor, histograms: Tensor) -> Tensor:
+    """[n]: an upper bound of the length of each node's gradient, exact if it has a feature (Goodfellow, 2015).
+
+    The gradient of a layer's weights is the product of its input and the loss's derivative by its output; the input is
+    the features (of length 1), the embedding, and h; biases have the input 1.
+    """
+    before, feature, fusion = (delta.square().sum(dim=1) for delta in deltas)
+    inputs = embedding.detach().square().sum(dim=1) + 1
+    squares = 2 * before + inputs * (feature + fusion) + histograms.square().sum(dim=1) * fusion
+    return squares.sqrt().clamp(min=1e-12)
 
 
 def _fuse(encoder: Params, embedding: Tensor, histograms: Tensor, rows: NodeRows) -> Tensor:

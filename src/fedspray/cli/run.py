@@ -184,6 +184,7 @@ def _train(
 
 
 def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
+    from fedspray.report import findings
     from fedspray.report.tables import run_table
     from fedspray.runs import benefit
 
@@ -193,9 +194,12 @@ def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
         output.note(sentence)
     for warning in benefit.warnings(summary):
         output.note(f"warning: {warning}")
+    private = dict.fromkeys(findings.privacy(seed["privacy"]) for seed in summary["seeds"] if "privacy" in seed)
+    for sentence in private:
+        output.note(sentence)
     if any(seed.get("sums_only") for seed in summary["seeds"]):
         output.note("figures of single clients exist only at the clients: the server saw sums only (secure-sum)")
-    elif "benefit" not in summary and summary["algorithm"] != "local":
+    elif "benefit" not in summary and summary["algorithm"] != "local" and not private:
         output.note("to see which clients federating helps, add --baseline local")
     output.note(f"saved in {folder}; view it with: fedspray report {folder}")
     output.result(summary)

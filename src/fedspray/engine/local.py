@@ -26,6 +26,7 @@ from fedspray.engine.device import CPU, free_memory, nodes_that_fit
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
 from fedspray.errors import InputError, RunStopped
+from fedspray.evaluation.counting import blank
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
@@ -152,6 +153,7 @@ class LocalEngine:
         self._blocks: list[Block] = []
         for ids in chosen:
             self._blocks.append(self._home.open(ids))
+        self._hides_evaluation = any(link.hides_evaluation for link in links)
         self._sums: LocalSums | None = None
         if links and links[-1].only_sums:
             from fedspray.engine.sums import LocalSums, as_secure_sum
@@ -168,9 +170,9 @@ class LocalEngine:
         self._pool = ThreadPoolExecutor(at_once) if at_once > 1 else None
 
     @property
-    def sums_only(self) -> bool:
-        """Whether the server sees sums over clients only."""
-        return self._sums is not None
+    def clients_are_hidden(self) -> bool:
+        """Whether the server sees no figures of single clients."""
+        return self._sums is not None or self._hides_evaluation
 
     @property
     def blocks(self) -> Blocks:
@@ -206,7 +208,8 @@ class LocalEngine:
                     again += self._dissolve(block)
             queue = again
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
-        counted = [(ids, counts) for ids, _, _, counts in answers if counts]
+        shown = blank if self._hides_evaluation else dict
+        counted = [(ids, shown(counts)) for ids, _, _, counts in answers if counts]
         found = Answers(*_stack(uplinks), *_stack(counted), failures)
         if crossing is not None:
             uplink, up = crossing.up(found.uplink, found.trained, request.round_index)
@@ -215,7 +218,7 @@ class LocalEngine:
 
     def _best(self, request: Request) -> dict[int, Message]:
         """By client: the counts of the best model so far, in rounds that end with a comparison."""
-        if not request.evaluate:
+        if not request.evaluate or self._hides_evaluation:
             return {}
         found = {}
         for block in self._blocks:

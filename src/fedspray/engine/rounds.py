@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -22,7 +22,8 @@ from fedspray.evaluation import selection
 from fedspray.evaluation.metrics import Counts, PartCounts, breakdowns
 from fedspray.experiment import RoundSettings
 from fedspray.files import Json
-from fedspray.messages import combine
+from fedspray.links.base import Link
+from fedspray.messages import Declared, combine, not_finite
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -59,6 +60,20 @@ class Answers:
     sums: Sums | None = None
     """Replaces `uplink` and `counts` if a protocol gives only sums."""
 
+    def without(self, refused: Mapping[int, str]) -> Answers:
+        """Without the updates of some rows, whose clients failed for that reason."""
+        if not refused:
+            return self
+        kept = [row for row in range(len(self.trained)) if row not in refused]
+        failures = self.failures | {self.trained[row]: reason for row, reason in refused.items()}
+        return replace(
+            self,
+            uplink={name: value[kept] for name, value in self.uplink.items()},
+            trained=tuple(self.trained[row] for row in kept),
+            failures=dict(sorted(failures.items())),
+            bytes_up=None if self.bytes_up is None else tuple(self.bytes_up[row] for row in kept),
+        )
+
 
 class Engine(Protocol):
     """Carries messages between the server and its clients."""
@@ -69,6 +84,10 @@ class Engine(Protocol):
 
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers."""
+
+
+Sent = Callable[[Sequence[int]], Message]
+"""What these clients were sent, row by row."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,7 @@ def run_rounds(
     on_record: Callable[[Json], None],
     on_round: Callable[[Progress], None],
     on_exchange: Callable[[Request, Message, Answers], None] = lambda *_: None,
+    links: Sequence[Link] = (),
 ) -> Progress:
     """Trains from ``progress`` to the end.
 
@@ -115,6 +135,7 @@ def run_rounds(
         on_record: gets every round's record once it is complete.
         on_round: called after every round, when a checkpoint may be written.
         on_exchange: called with the request, the message and the answers, before they are used.
+        links: what messages pass; some have a say in how they are combined, and in the record.
     """
     while progress.round_index < settings.rounds:
         round_index = progress.round_index + 1
@@ -126,12 +147,16 @@ def run_rounds(
         on_exchange(request, downlink, answers)
         if round_index > 1:
             progress = _evaluated(engine, progress, answers, settings, on_record)
+        answers = _screened(algorithm.uplink, links, _by_client(engine, downlink), answers)
         _check_enough(engine, answers, chosen, settings, round_index)
         hidden = answers.sums
-        combined = combine(algorithm.uplink, answers.uplink) if hidden is None else hidden.combined
+        combined = (
+            hidden.combined if hidden else _combined(algorithm.uplink, links, _by_client(engine, downlink), answers)
+        )
         server = algorithm.server_update(progress.server, combined, answers.trained)
         pending = {
             "round": round_index,
+            **{name: value for link in links for name, value in link.spent(round_index).items()},
             **_told(engine, downlink, answers),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu_began,
@@ -149,8 +174,36 @@ def run_rounds(
     bytes_evaluation, (down, _) = tree.num_bytes(answers.counts), _travelled(engine, downlink, answers)
     last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
     answers = engine.exchange(last, {}, frozenset())
-    spent = {"bytes_down": sum(down), "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts)}
-    return replace(progress, detail={**_final(engine, answers, progress), "closing": spent})
+    travelled = {"bytes_down": sum(down), "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts)}
+    return replace(progress, detail={**_final(engine, answers, progress), "closing": travelled})
+
+
+def _screened(declared: Declared, links: Sequence[Link], sent: Sent, answers: Answers) -> Answers:
+    """Without updates that are not finite, or that a link refuses."""
+    if answers.uplink and not_finite(answers.uplink) is not None:
+        found: dict[int, str] = {}
+        for row in range(len(answers.trained)):
+            key = not_finite({name: value[row : row + 1] for name, value in answers.uplink.items()})
+            if key is not None:
+                found[row] = f"{key} of its update is not finite"
+        answers = answers.without(found)
+    for link in links:
+        if answers.uplink:
+            answers = answers.without(link.faults(declared, answers.uplink, sent(answers.trained)))
+    return answers
+
+
+def _combined(declared: Declared, links: Sequence[Link], sent: Sent, answers: Answers) -> Message:
+    """As declared, or as the first link that has a way of its own says."""
+    own = [link for link in links if type(link).combine is not Link.combine]
+    if not own:
+        return combine(declared, answers.uplink)
+    return own[0].combine(declared, answers.uplink, sent(answers.trained))
+
+
+def _by_client(engine: Engine, downlink: Message) -> Sent:
+    rows = {k: row for row, k in enumerate(engine.client_ids)}
+    return lambda ids: {name: value[[rows[k] for k in ids]] for name, value in downlink.items()}
 
 
 def choose_clients(client_ids: Sequence[int], settings: RoundSettings, seed: int, round_index: int) -> Set[int]:

@@ -63,6 +63,13 @@ def bucket_of(homophily: NDArray[np.float64]) -> NDArray[np.int64]:
     return buckets
 
 
+def blank(counts: Message) -> Message:
+    """The counts of clients that say nothing: of no node at all."""
+    empty = {name: torch.zeros_like(value) for name, value in counts.items()}
+    exact = {"evaluation.majority": -1, "evaluation.round": 0}
+    return empty | {name: torch.full_like(empty[name], value) for name, value in exact.items() if name in empty}
+
+
 class Counter:
     """Counts for the clients of one batch.
 

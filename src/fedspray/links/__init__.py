@@ -55,6 +55,10 @@ def _check_sums(names: list[str], links: tuple[Link, ...], place: int) -> None:
     if place + 1 < len(links):
         raise InputError(f"{names[place]} must be the last link, but {names[place + 1]} comes after it")
     for name, link in zip(names[:place], links, strict=False):
+        if type(link).combine is not Link.combine:
+            raise InputError(
+                f"{names[place]} gives the server sums, but {name} compares clients: leave one of them out"
+            )
         if type(link).at_server is not Link.at_server:
             raise InputError(
                 f"{names[place]} cannot be combined with {name}: the server must decode {name} client by "

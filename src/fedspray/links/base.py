@@ -12,15 +12,18 @@ any, as long as the first axis stays 1; what comes out at the end must be a mess
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedspray.backbones.base import check_choices
 from fedspray.display import line, settings_line
-from fedspray.messages import Declared
+from fedspray.experiment import RoundSettings
+from fedspray.files import Json
+from fedspray.messages import Declared, combine
 from fedspray.nn.tree import Message
 
 Memory = dict[str, Tensor]
@@ -48,6 +51,8 @@ class Trip:
     """On the way up: what came down in this round, as this link's `at_client` gave it. The server knows it too."""
     sent: Message = field(default_factory=dict)
     """On the way up, only at the server: what this link's `to_client` was given in this round."""
+    secret: int | None = None
+    """At a client of another organisation alone: what noise is drawn from, since all know the run's seed."""
 
     def __repr__(self) -> str:
         return line(self, f"client {self.client_id}", f"round {self.round_index}")
@@ -73,6 +78,27 @@ class Link:
 
     def check(self, declared: Declared) -> None:
         """Raises an `InputError` for an algorithm that this link can't serve."""
+
+    def for_run(self, algorithm: Any, rounds: RoundSettings, chain: Sequence[Link]) -> Link:
+        """This link in a run of that algorithm with so many rounds, among these links."""
+        return self
+
+    @property
+    def hides_evaluation(self) -> bool:
+        """Whether evaluation counts stay at the clients."""
+        return False
+
+    def faults(self, declared: Declared, rows: Message, received: Message) -> dict[int, str]:
+        """At the server: the rows, [K, …], that are refused, and why; ``received`` is what these clients have."""
+        return {}
+
+    def combine(self, declared: Declared, rows: Message, received: Message) -> Message:
+        """At the server: what the algorithm's step receives of the clients' rows, if not what it declared."""
+        return combine(declared, rows)
+
+    def spent(self, round_index: int) -> Json:
+        """What a record says of the privacy that is left after so many rounds."""
+        return {}
 
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
         """The client's half on the way up: the message as sent, and the client's new state."""

@@ -6,7 +6,7 @@ With x what a client sends of the chosen keys, relative to what it received if t
     x ← x + sigma · N(0, 1)             one draw for each client, round and key
 
 The server sees the noisy values. This is the mechanism of differential privacy, not a guarantee
-of it: nothing here accounts for the privacy loss over many rounds.
+of it: nothing here accounts for the privacy loss over many rounds. The link `dp` does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fnmatch import fnmatch
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from fedspray.backbones.base import setting
 from fedspray.errors import InputError
+from fedspray.links._noise import counted_from, noise_seed
 from fedspray.links.base import Link, Memory, Trip
 from fedspray.messages import SHARES, Declared, Key, fates, key_of
 from fedspray.nn.tree import Message
@@ -53,7 +53,7 @@ class Noise(Link):
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
         """Clips and adds noise."""
         chosen = [name for name in message if self._applies(name, trip.declared)]
-        bases = {name: _base(message[name], trip.received.get(name)) for name in chosen}
+        bases = {name: counted_from(message[name], trip.received.get(name)) for name in chosen}
         changes = {name: message[name] - bases[name] for name in chosen}
         lengths = {name: change.norm() for name, change in changes.items()}
         whole = torch.stack([*lengths.values()]).norm() if lengths else torch.zeros(())
@@ -62,7 +62,7 @@ class Noise(Link):
             length = lengths[name] if self.per_key else whole
             if self.clip > 0 and length > self.clip:
                 change = change * (self.clip / length)
-            draw = torch_generator(trip.seed, "link noise", trip.round_index, trip.client_id, name)
+            draw = torch_generator(noise_seed(trip), "link noise", trip.round_index, trip.client_id, name)
             noise = self.sigma * torch.randn(change.shape, generator=draw).to(change.dtype)
             kind = key_of(trip.declared, name).kind
             noisy[name] = (bases[name] + change + noise).clamp(kind.lowest, kind.highest)
@@ -74,7 +74,3 @@ class Noise(Link):
 
     def _is_chosen(self, key: Key) -> bool:
         return key.fate != "each" and (bool(self.keys) or not (key.kind.whole or key.kind is SHARES))
-
-
-def _base(value: Tensor, received: Tensor | None) -> Tensor:
-    return received if received is not None and received.shape == value.shape else torch.zeros_like(value)

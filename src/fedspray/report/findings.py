@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fedspray.display import count
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import Estimate
+from fedspray.files import Json
 from fedspray.report.card import Card, Tally
 from fedspray.report.methods import Contender
 
@@ -14,6 +15,12 @@ ENOUGH_SEEDS = 5
 """Fewer seeds than this bring a caution."""
 MAX_NAMED = 4
 """Clients named in one sentence."""
+
+
+def privacy(spent: Json) -> str:
+    """What the differential privacy of a run is."""
+    outside = "".join(f", without {each}" for each in spent["outside"])
+    return f"ε = {spent['epsilon']:.3g} at δ = {spent['delta']:g} for {spent['unit']}, of all that left it{outside}"
 
 
 def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:

@@ -95,6 +95,11 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
             has_nodes=not coarse,
             coarse=coarse,
             compared=comparison.reference is not None and not coarse,
+            privacy=[
+                (m.label, findings.privacy(m.seeds[0].metrics["privacy"]))
+                for m in comparison.methods
+                if "privacy" in m.seeds[0].metrics
+            ],
             hidden=[m.label for m in comparison.methods if any(seed.metrics.get("sums_only") for seed in m.seeds)],
             has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
             federation=comparison.federation,

@@ -102,13 +102,14 @@ def conduct(
                     on_exchange=told.on_exchange,
                     on_record=told.on_record,
                     on_round=told.on_round,
+                    links=run.links,
                 )
             except (KeyboardInterrupt, RunStopped):
                 saver.save()  # where the last finished round left it
                 raise
             log.flush()
             told.on_round(progress)
-            results.append(_result(seed, own, host, progress, log.records, kept, run.rounds))
+            results.append(_result(seed, own, host, progress, log.records, kept, run))
             told.on_end(results[-1])
     outcome = RunResult(header(roster, run), results)
     if folder is not None:
@@ -156,12 +157,13 @@ def _result(
     progress: Progress,
     records: list[Json],
     kept: ProxyKeeper,
-    rounds: RoundSettings,
+    run: Resolved,
 ) -> SeedResult:
     """The result of a seed that ran to its end, written into its folder."""
     models = host.models()
     names = dict(zip(host.client_ids, host.client_names, strict=True))
-    metrics = _metrics(progress, records, names, host.digests(models), rounds)
+    metrics = _metrics(progress, records, names, host.digests(models), run.rounds)
+    metrics |= run.spent(run.rounds.rounds)
     metrics |= {name: found for name, found in (("against_local", host.against_local(models)),) if found}
     result = SeedResult(seed, metrics, records, models, kept.at(metrics["best_round"]))
     if folder is not None:

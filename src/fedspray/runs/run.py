@@ -226,7 +226,7 @@ class _LocalHost(LocalEngine):
         self._run, self._seed, self._threads = run, seed, threads
 
     def against_local(self, models: Mapping[str, PersonalModel]) -> Json:
-        if self.sums_only:
+        if self.clients_are_hidden:
             return {}
         alone = None
         if self._settings.baseline is not None:
@@ -235,7 +235,7 @@ class _LocalHost(LocalEngine):
         return dict(benefit.against_local(self._federation, models, alone))
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
-        if self.sums_only:
+        if self.clients_are_hidden:
             return
         nodes.NodeTable.from_models(self._federation, models).save(folder / nodes.FILE)
 

@@ -20,6 +20,7 @@ from fedspray.engine.device import find_device
 from fedspray.errors import InputError, unknown
 from fedspray.evaluation import selection
 from fedspray.experiment import RoundSettings, RunSettings
+from fedspray.files import Json
 from fedspray.knob import kind_of, parse
 from fedspray.links.base import Link
 from fedspray.room import check_room
@@ -51,6 +52,13 @@ class Resolved:
     def values(self) -> dict[str, Any]:
         """Every setting with its value."""
         return values_of(self.algorithm, self.rounds)
+
+    def spent(self, round_index: int) -> Json:
+        """What links say of the privacy that was given away by the end of a round."""
+        found: Json = {}
+        for link in self.links:
+            found |= link.spent(round_index)
+        return found
 
     def for_clients(self, roster: Roster) -> list[Algorithm[Any, Any]]:
         """Each client's algorithm: the same, except for the backbones in `backbone_of`."""
@@ -110,12 +118,13 @@ def resolve(settings: RunSettings | Resolved) -> Resolved:
         algorithm_class = shifted(algorithm_class)
     algorithm = algorithm_class(backbone=backbone, **_read(given, algorithm_class))
     chain = links.chain(settings.link, algorithm.uplink)
-    if settings.baseline is not None and any(link.only_sums for link in chain):
+    if settings.baseline is not None and any(link.only_sums or link.hides_evaluation for link in chain):
         raise InputError(
-            f"baseline is {settings.baseline!r}, which is compared client by client, but with secure-sum figures of "
-            "single clients exist only at the clients: use only one of them"
+            f"baseline is {settings.baseline!r}, which is compared client by client, but with "
+            f"{settings.link[-1].split()[0]} figures of single clients exist only at the clients: use only one of them"
         )
-    return Resolved(settings, algorithm, rounds, chain)
+    fitted = tuple(link.for_run(algorithm, rounds, chain) for link in chain)
+    return Resolved(settings, algorithm, rounds, fitted)
 
 
 def _check_room(backbone: Backbone, roster: Roster) -> None:

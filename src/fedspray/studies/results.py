@@ -53,6 +53,11 @@ class CellResult:
             },
         }
         if not validation_only:
+            if not (folder / nodes.FILE).exists():
+                raise InputError(
+                    "a comparison is made on test nodes, but with secure-sum, and with dp without evaluation=exact, "
+                    "they are known to the clients only: use fedspray run"
+                )
             content["nodes"] = files.read_json(folder / nodes.FILE)
             if (folder / proxies.FILE).exists():
                 content["proxies"] = ClassProxies.load(folder / proxies.FILE).to_json()

@@ -110,7 +110,7 @@ class RequestHandler:
                 **{name: len(json.dumps(value)) for name, value in head.items() if value is not None},
                 **{name: value.nbytes for name, value in arrays.items()},
             },
-            **({"server_gets": self._run.leaves} if reply.uplink and self._run is not None else {}),
+            **({} if ask is None or not reply.uplink or self._run is None else self._run.told(ask)),
         }
         return json.dumps(line)
 

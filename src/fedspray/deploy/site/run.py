@@ -5,13 +5,15 @@
     KIT/state/RUN/seed-0/memory-R.safetensors   the ends of the last two rounds, and the hash of the data
     KIT/models/RUN/seed-0/                      the personal model, for `fedspray predict`
     KIT/models/RUN/seed-0.benefit.json          whether federating helped this site, where that is known
-    KIT/models/RUN/seed-0.figures.json          with secure-sum: this site's test figures, which nobody else has
+    KIT/models/RUN/seed-0.figures.json          with secure-sum or dp: this site's test figures, which nobody else has
     KIT/state/RUN/seed-0/released.json          with secure-sum: for which lists of sites each round was opened
+    KIT/state/RUN/seed-0/secret.json            with links that add noise: what it is drawn from
     KIT/state/RUN/peers.json                    with secure-sum: fingerprints of the other sites' keys
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,14 +33,16 @@ from fedspray.engine.crossing import ClientEnd, columns_in_use, trip_of
 from fedspray.engine.secure import STEPS, Member
 from fedspray.engine.sums import Party
 from fedspray.engine.worker import Worker
+from fedspray.evaluation.counting import blank
 from fedspray.evaluation.metrics import Counts
+from fedspray.files import Json
 from fedspray.links.secure_sum import SecureSum
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import benefit, store
 from fedspray.runs.models import PersonalModel
 
-RELEASED, PEERS = "released.json", "peers.json"
+RELEASED, PEERS, SECRET = "released.json", "peers.json", "secret.json"
 
 
 class SiteRun:
@@ -69,6 +73,8 @@ class SiteRun:
         self._algorithm = own.algorithms[self._id]
         self._links: ClientEnd | None = None
         self._party: Party | None = None
+        self._hides_evaluation = any(link.hides_evaluation for link in own.resolved.links)
+        self._hides_clients = self._hides_evaluation or own.secure_sum is not None
         links = bool(own.resolved.links)
         schema = MessageSchema.of(self._algorithm, own.roster.task, own.resolved.dtype, links=links)
         self._message_schema, self._downlink = schema, schema.downlink
@@ -90,26 +96,34 @@ class SiteRun:
         if layout_of(message) != wanted:
             raise Refused(f"the message is not the algorithm's: {difference(layout_of(message), wanted)}")
         uplink, counts = worker.handle(request, message)
+        if request.detail and counts and self._hides_clients:
+            (own,) = Counts.from_message(counts).part("test").by_client()
+            files.write_json(self._models / f"seed-{ask.seed}.figures.json", own)
+        if self._hides_evaluation:
+            counts = blank(counts)
         if self._links is not None and uplink:
             last_known = request.round_index - 1 if request.from_round is None else request.from_round
             uplink = self._links.send(uplink, request.round_index, last_known)
         self._remember(ask.seed, worker)
         model = self._keep_model(ask.seed, worker) if ask.request.detail else None
+        if self._hides_evaluation:
+            model = None  # ε does not cover what is computed from the model exactly, not even its hash
         if self._party is not None:
             uplink, counts = self._masked(self._party, worker, ask, uplink, counts), {}
         return Reply(uplink, counts, trained=ask.request.train, model=model)
 
     def _masked(self, party: Party, worker: Worker, ask: Ask, uplink: Message, counts: Message) -> Message:
-        """What leaves where the server sees sums only; this site's own figures stay in its folder."""
+        """What leaves where the server sees sums only."""
         link, request = self._agreement.secure_sum, ask.request
         assert link is not None
-        if request.detail and counts:
-            (own,) = Counts.from_message(counts).part("test").by_client()
-            files.write_json(self._models / f"seed-{ask.seed}.figures.json", own)
         train = ask.guard["trainers"].numel() > 0
         layout = self._message_schema.sums(link, self._agreement.roster.num_clients, request, train=train)
-        best = worker.count_best() if request.evaluate else {}
+        best = worker.count_best() if request.evaluate and not self._hides_evaluation else {}
         return party.masked(layout, ask.guard, request, uplink, counts, best)
+
+    def told(self, ask: Ask) -> Json:
+        """What the ledger says of an update beside its fields: what the server makes of it, and the privacy spent."""
+        return {"server_gets": self.leaves, **self._agreement.resolved.spent(ask.request.round_index)}
 
     def _received(self, message: Message, round_index: int) -> Message:
         assert self._links is not None
@@ -162,7 +176,7 @@ class SiteRun:
         chain = [link for link in run.links if not link.only_sums]
         if chain:
             trip = trip_of(self._algorithm, self._agreement.roster.task, seed, run.dtype)
-            own = replace(trip, client_id=self._id, columns=columns_in_use(batch)[0])
+            own = replace(trip, client_id=self._id, secret=self._secret(seed), columns=columns_in_use(batch)[0])
             self._links = ClientEnd(chain, own)
         if self._agreement.secure_sum is not None:
             self._party = self._party_of(self._agreement.secure_sum, seed, batch.train_class_counts[0])
@@ -185,6 +199,14 @@ class SiteRun:
 
         context = f"{self._agreement.fingerprint()} {self._run} {seed}"
         return Party(Member(self._id, link, identity, context, released, keep), classes, len(sites))
+
+    def _secret(self, seed: int) -> int:
+        """What this site's noise is drawn from: a round that is asked for again has the same noise."""
+        file = self._folder(seed) / SECRET
+        if not file.exists():
+            with files.private_files():
+                files.write_json(file, {"secret": secrets.randbits(128)})
+        return int(files.read_json(file)["secret"])
 
     def _folder(self, seed: int) -> Path:
         folder = self._state / f"seed-{seed}"
