@@ -32,7 +32,7 @@ from fedspray.backbones.base import setting
 from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings
 from fedspray.files import Json
-from fedspray.links._noise import counted_from, noise_seed
+from fedspray.links._noise import counted_from
 from fedspray.links.base import Link, Memory, Trip
 from fedspray.messages import SHARES, Declared, fates, key_of
 from fedspray.nn.tree import Message
@@ -142,7 +142,8 @@ class DifferentialPrivacy(Link):
         deviation = self.noise * limit * math.sqrt(num_groups / self.shares)
         noisy = {}
         for name, change in changes.items():
-            draw = torch_generator(noise_seed(trip), "dp", trip.round_index, trip.client_id, name)
+            seed = trip.seed if trip.secret is None else trip.secret
+            draw = torch_generator(seed, "dp", trip.round_index, trip.client_id, name)
             noise = deviation * torch.randn(change.shape, generator=draw).to(change.dtype)
             noisy[name] = self._plausible(bases[name] + scale * change + noise, trip.declared, name)
         return noisy

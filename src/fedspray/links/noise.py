@@ -7,6 +7,7 @@ With x what a client sends of the chosen keys, relative to what it received if t
 
 The server sees the noisy values. This is the mechanism of differential privacy, not a guarantee
 of it: nothing here accounts for the privacy loss over many rounds. The link `dp` does.
+Noise is drawn from the run's seed, also between organisations, where the server knows the seed and can take it off.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 
 from fedspray.backbones.base import setting
 from fedspray.errors import InputError
-from fedspray.links._noise import counted_from, noise_seed
+from fedspray.links._noise import counted_from
 from fedspray.links.base import Link, Memory, Trip
 from fedspray.messages import SHARES, Declared, Key, fates, key_of
 from fedspray.nn.tree import Message
@@ -62,7 +63,7 @@ class Noise(Link):
             length = lengths[name] if self.per_key else whole
             if self.clip > 0 and length > self.clip:
                 change = change * (self.clip / length)
-            draw = torch_generator(noise_seed(trip), "link noise", trip.round_index, trip.client_id, name)
+            draw = torch_generator(trip.seed, "link noise", trip.round_index, trip.client_id, name)
             noise = self.sigma * torch.randn(change.shape, generator=draw).to(change.dtype)
             kind = key_of(trip.declared, name).kind
             noisy[name] = (bases[name] + change + noise).clamp(kind.lowest, kind.highest)
