@@ -192,3 +192,18 @@ def test_a_site_that_sends_a_wrong_share_or_size_is_named(tmp_path: Path) -> Non
     sites.changed = changed
     sites.run()
     assert records(sites)[1]["failed"] == {"c4": "its part of the sum is not of the algorithm's size"}
+
+
+@pytest.mark.parametrize("chain", [("dp epsilon=8",), ("dp epsilon=8", "secure-sum")])
+def test_a_privacy_budget_between_sites(tmp_path: Path, chain: tuple[str, ...]) -> None:
+    """No evaluation and no hash of a model leaves, and every line of the ledger says what is spent."""
+    pytest.importorskip("dp_accounting")
+    (row,) = make(tmp_path, *chain, algorithm="fedavg").run()["seeds"]
+    assert row["privacy"]["epsilon"] <= 8
+    assert (row["overall"], row["models"]) == (None, {})
+    lines = [line for line in read_answers(tmp_path / "c0") if "privacy" in line]
+    assert lines[-1]["privacy"]["outside"] == []
+    assert "model" not in {name for line in read_answers(tmp_path / "c0") for name in line["fields"]}
+    assert json.loads((tmp_path / "c0" / "models" / "run" / "seed-0.figures.json").read_text())["overall"] is not None
+    secrets = {(tmp_path / name / "state" / "run" / "seed-0" / "secret.json").read_text() for name in ("c0", "c1")}
+    assert len(secrets) == 2
