@@ -147,7 +147,8 @@ def run_rounds(
         on_exchange(request, downlink, answers)
         if round_index > 1:
             progress = _evaluated(engine, progress, answers, settings, on_record)
-        answers = _screened(algorithm.uplink, links, _by_client(engine, downlink), answers)
+        sent = _by_client(engine, downlink)
+        answers = _screened(algorithm.uplink, links, sent, answers)
         _check_enough(engine, answers, chosen, settings, round_index)
         hidden = answers.sums
         combined = (
