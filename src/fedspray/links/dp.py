@@ -139,7 +139,7 @@ class DifferentialPrivacy(Link):
         length = torch.stack([change.norm() for change in changes.values()]).norm()
         by_node = self.level == "record"  # gradients were clipped node by node
         scale = 1.0 if by_node or length <= limit else float(limit / length)
-        deviation = self.noise * limit * math.sqrt(num_groups / self.shares)
+        deviation = self.noise * limit * math.sqrt(num_groups / max(1, self.shares))
         noisy = {}
         for name, change in changes.items():
             seed = trip.seed if trip.secret is None else trip.secret
