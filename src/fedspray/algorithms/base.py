@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspray.backbones.base import Backbone, check_choices, setting
 from fedspray.backbones.gcn import GCN
@@ -149,6 +149,13 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     def votes(self, client: ClientT, message: Message, batch: GraphBatch) -> Mapping[str, Tensor]:
         """Logits [N, C] of the parts that a prediction is made of, by name, where there are several: who says what."""
         return {}
+
+    def to_torch(self, client: ClientT, message: Message, task: Task) -> nn.Module | None:
+        """One client's model as a plain module: (x, edge_index, edge_weight) → logits [N, C].
+
+        None: `predict` gives what the backbone says with some weights, and whoever asks finds out with which.
+        """
+        return None
 
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
         """What else to write into a round's record (JSON values), from the new server state and the clients' own rows.

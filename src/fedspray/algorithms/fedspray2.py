@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedspray.algorithms._shift import SHIFTS, choose, count_right, is_minority_val, log_shares, num_val
@@ -40,6 +40,7 @@ from fedspray.errors import InputError
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, total
 from fedspray.nn import init, ops
 from fedspray.nn.optim import Adam, AdamState
+from fedspray.nn.plain import linear, neighbour_sum, unit
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import stream_key, torch_generator
 
@@ -385,12 +386,53 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             own = torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), own)
         return {"gnn": own, "shared_head": taught}
 
+    def to_torch(self, client: ClientState, message: Message, task: Task) -> nn.Module:
+        """GNN and teacher; it also takes ``labels`` [N], of training nodes, -1 for all others."""
+        if client.alone is not None and client.alone.any():
+            return self.backbone.to_torch({name: value[0] for name, value in client.kept.items()}, task)
+        gnn = self.backbone.to_torch({name: value[0] for name, value in client.gnn.items()}, task)
+        encoder = {name: value[0] for name, value in part_of(message, "encoder").items()}
+        return Blend(gnn, encoder, message["blend"][0], message["shift"][0] * client.log_shares[0])
+
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The shifted blend, or what the kept GNN says where a client went back to it."""
         logits = self._shifted(client, message, batch)
         if client.alone is None or not client.alone.any():
             return logits
         return torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), logits)
+
+
+class Blend(nn.Module):
+    """A GNN and the teacher as one plain module."""
+
+    def __init__(self, gnn: nn.Module, encoder: Params, blend: Tensor, offset: Tensor) -> None:
+        super().__init__()
+        self.gnn = gnn
+        parts = ("embedding", "feature_head", "fusion_head")
+        self.embedding, self.feature_head, self.fusion_head = (
+            linear(encoder[f"{part}.weight"], encoder[f"{part}.bias"]) for part in parts
+        )
+        self.proxies = nn.Parameter(encoder["proxies"].detach().clone())
+        self.register_buffer("blend", blend.detach().clone())
+        self.register_buffer("offset", offset.detach().clone())
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, labels: Tensor | None = None
+    ) -> Tensor:
+        """[N, F] → [N, C]."""
+        embedding = self.embedding(unit(x)).relu()
+        guesses = self.feature_head(embedding).softmax(dim=1)
+        if labels is not None:
+            known = torch.eye(guesses.shape[1], dtype=x.dtype, device=x.device)[labels.clamp(min=0)]
+            guesses = torch.where(labels[:, None] >= 0, known, guesses)
+        counted = torch.cat([guesses, torch.ones_like(guesses[:, :1])], dim=1)
+        once = neighbour_sum(counted, edge_index, edge_weight)
+        twice = neighbour_sum(once, edge_index, edge_weight) - once[:, -1:] * counted
+        means = [torch.where(s[:, -1:] > 0, s[:, :-1] / s[:, -1:].clamp(min=1e-30), 0) for s in (once, twice)]
+        taught = self.fusion_head(embedding) + torch.cat(means, dim=1) @ self.proxies
+        own = self.gnn(x, edge_index, edge_weight)
+        mixed: Tensor = (1 - self.blend) * own.log_softmax(dim=1) + self.blend * taught.log_softmax(dim=1)
+        return mixed - self.offset
 
 
 def label_histograms(labels: Tensor, batch: GraphBatch) -> Tensor:

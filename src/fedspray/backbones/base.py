@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
@@ -17,7 +17,8 @@ from fedspray.data.rows import NodeRows
 from fedspray.display import settings_line
 from fedspray.errors import InputError
 from fedspray.nn import init
-from fedspray.nn.layers import Layer, Shapes, Table, draw_all, shapes_of
+from fedspray.nn.layers import Layer, NoPlainModule, Shapes, Table, draw_all, shapes_of
+from fedspray.nn.plain import Stack
 from fedspray.nn.tree import Params, expand, part_of
 from fedspray.seeds import stream_key, torch_generator
 
@@ -111,6 +112,10 @@ class Backbone(ABC):
     @abstractmethod
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
         """The output layer: class scores (logits) [N, C] from the result of `embed`."""
+
+    def to_torch(self, params: Params, task: Task) -> nn.Module:
+        """The network with one client's weights as a plain module: (x, edge_index, edge_weight) → logits [N, C]."""
+        raise NoPlainModule(f"{type(self).__name__} says nothing of plain modules (to_torch)")
 
     def layer_names(self, task: Task) -> list[list[str]]:
         """The weights of each layer, from the input to the output: grouped by the name before the last dot."""
@@ -209,6 +214,12 @@ class LayeredBackbone(Backbone):
     def classify(self, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop) -> Tensor:
         """Logits [N, C]."""
         return self._apply(self.layer(last=True), self.layers, params, hidden, batch, drop)
+
+    def to_torch(self, params: Params, task: Task) -> nn.Module:
+        """The layers, each as it says."""
+        names = [f"{self.layer_name}{number}" for number in range(1, self.layers + 1)]
+        layers = [self.layer(last=name == names[-1]).to_torch(part_of(params, name)) for name in names]
+        return Stack(layers, self.layer().activate)
 
     def _apply(
         self, layer: Layer, number: int, params: Params, hidden: Tensor | None, batch: GraphBatch, drop: Drop

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedspray.backbones.base import LayeredBackbone, setting
@@ -20,6 +20,7 @@ from fedspray.errors import InputError
 from fedspray.nn import ops
 from fedspray.nn.init import INITIALISATIONS
 from fedspray.nn.layers import Edges, Layer, Shapes
+from fedspray.nn.plain import linear
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,31 @@ class GATLayer(Layer):
         messages = values[source] * _softmax_by_target(scores, target, len(moved))[:, :, None]
         summed = torch.zeros_like(values).index_add(0, target, messages)
         return summed.flatten(1) + ops.per_row(weights["bias"], rows)
+
+    def to_torch(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """Attention over neighbours and the node itself."""
+        return GATModule(weights, self)
+
+
+class GATModule(nn.Module):
+    """The same as a plain module."""
+
+    def __init__(self, weights: Mapping[str, Tensor], layer: GATLayer) -> None:
+        super().__init__()
+        self.linear, self.bias = linear(weights["weight"]), nn.Parameter(weights["bias"].detach().clone())
+        shape = (layer.heads, -1)
+        self.source, self.target = (nn.Parameter(weights[n].detach().clone().view(shape)) for n in ("source", "target"))
+        self.negative_slope = layer.negative_slope
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """[N, in] → [N, out]."""
+        values = self.linear(x).unflatten(1, self.source.shape)
+        itself = torch.arange(len(x), device=x.device)
+        source, target = torch.cat([edge_index, torch.stack([itself, itself])], dim=1)
+        scores = (values * self.source).sum(dim=2)[source] + (values * self.target).sum(dim=2)[target]
+        shares = _softmax_by_target(functional.leaky_relu(scores, self.negative_slope), target, len(x))
+        summed = torch.zeros_like(values).index_add(0, target, values[source] * shares[:, :, None])
+        return summed.flatten(1) + self.bias
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspray.backbones.base import LayeredBackbone
 from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import ops
 from fedspray.nn.layers import Edges, Layer
+from fedspray.nn.plain import gcn_pass, linear
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,22 @@ class GCNLayer(Layer):
         """Â (H W) + b."""
         moved = ops.transform(rows, inputs, weights["weight"])
         return ops.propagate(self.adjacency(edges), moved, rows.ptr, weights["bias"])
+
+    def to_torch(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """Â (X W) + b."""
+        return GCNModule(weights["weight"], weights["bias"])
+
+
+class GCNModule(nn.Module):
+    """The same as a plain module."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.linear, self.bias = linear(weight), nn.Parameter(bias.detach().clone())
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """[N, in] → [N, out]."""
+        return gcn_pass(self.linear(x), edge_index, edge_weight) + self.bias
 
 
 @dataclass(frozen=True)

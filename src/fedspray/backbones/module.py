@@ -26,6 +26,7 @@ from fedspray.backbones.base import Backbone, Drop, Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.errors import InputError
+from fedspray.nn.plain import WithoutWeights
 from fedspray.nn.tree import Params, expand
 from fedspray.seeds import torch_generator
 
@@ -97,6 +98,19 @@ class ModuleBackbone(Backbone):
             )
         return logits, {name: torch.stack([each[name] for each in after]) for name in before}
 
+    def to_torch(self, params: Params, task: Task) -> nn.Module:
+        """The user's own module; it takes no weights of edges."""
+        return self._with(params, {}, task)
+
+    def _with(self, params: Params, buffers: Params, task: Task) -> nn.Module:
+        with _global_stream():
+            module = self._build(task)
+        dtype = next((value.dtype for value in params.values()), torch.float32)
+        module.to(dtype).load_state_dict(
+            {**params, **{name: value[0] for name, value in buffers.items()}}, strict=False
+        )
+        return WithoutWeights(module.eval())
+
     def _class(self) -> type[nn.Module]:
         found: type[nn.Module] = plugins.load_outside("backbone", self.target, nn.Module)
         return found
@@ -128,6 +142,10 @@ class _BoundModule(ModuleBackbone):
         if isinstance(drop, Dropout):
             self.buffers.update(after)
         return logits
+
+    def to_torch(self, params: Params, task: Task) -> nn.Module:
+        """With the client's statistics."""
+        return self._with(params, self.buffers, task)
 
     def logits(self, params: Params, batch: GraphBatch) -> Tensor:
         """Logits for evaluation, which follow from the buffers too."""

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspray.backbones.base import LayeredBackbone
 from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import init, ops
 from fedspray.nn.layers import Edges, Layer, Shapes
+from fedspray.nn.plain import linear, mean_pass
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,23 @@ class SAGELayer(Layer):
             return ops.propagate_beside(mean, both, rows.ptr, weights["bias"])
         neighbours, root = both.chunk(2, dim=1)
         return ops.propagate(mean, neighbours.contiguous(), rows.ptr, weights["bias"]) + root
+
+    def to_torch(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """mean(X) W_n + X W_r + b."""
+        return SAGEModule(*weights["weight"].chunk(2, dim=1), weights["bias"])
+
+
+class SAGEModule(nn.Module):
+    """The same as a plain module."""
+
+    def __init__(self, neighbours: Tensor, root: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.neighbours, self.root = linear(neighbours), linear(root, bias)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """[N, in] → [N, out]."""
+        found: Tensor = mean_pass(self.neighbours(x), edge_index, edge_weight) + self.root(x)
+        return found
 
 
 @dataclass(frozen=True)

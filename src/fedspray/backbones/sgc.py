@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspray.backbones.base import Backbone, Drop, setting
 from fedspray.data.batch import GraphBatch
@@ -18,6 +18,7 @@ from fedspray.data.rows import NodeRows, SparseMatrix
 from fedspray.nn import ops
 from fedspray.nn.init import INITIALISATIONS
 from fedspray.nn.layers import Edges, Layer, Shapes
+from fedspray.nn.plain import gcn_pass, linear
 from fedspray.nn.tree import Params
 
 
@@ -73,3 +74,22 @@ class SGC(Backbone):
         for _ in range(self.layers - 1):
             scores = hop({}, scores, batch, batch.rows)
         return hop({"bias": params["linear.bias"]}, scores, batch, batch.rows)
+
+    def to_torch(self, params: Params, task: Task) -> nn.Module:
+        """Â(…(Â (X W))) + b."""
+        return SGCModule(params["linear.weight"], params["linear.bias"], self.layers)
+
+
+class SGCModule(nn.Module):
+    """The same as a plain module."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, hops: int) -> None:
+        super().__init__()
+        self.linear, self.bias, self.hops = linear(weight), nn.Parameter(bias.detach().clone()), hops
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """[N, F] → [N, C]."""
+        scores = self.linear(x)
+        for _ in range(self.hops):
+            scores = gcn_pass(scores, edge_index, edge_weight)
+        return scores + self.bias

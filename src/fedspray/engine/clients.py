@@ -10,12 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from fedspray.algorithms.base import Algorithm
+from fedspray.backbones.base import Backbone
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.engine.sampling import update_on_sample
+from fedspray.nn.layers import NoPlainModule
+from fedspray.nn.plain import UnitRows
 from fedspray.nn.tree import Message, Params
 
 AnyAlgorithm = Algorithm[Any, Any]
@@ -67,6 +71,42 @@ def votes(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBat
     if isinstance(state, WithBuffers):
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
     return algorithm.votes(state, message, _seen(algorithm, batch))
+
+
+def to_torch(algorithm: AnyAlgorithm, state: Any, message: Message, task: Task, batch: GraphBatch) -> nn.Module:
+    """One client's model as a plain module; refused where a method's predictions are more than one network's.
+
+    ``batch`` is any of one client: predicting on it shows whose logits a prediction is.
+    """
+    if isinstance(state, WithBuffers):
+        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
+    module = algorithm.to_torch(state, message, task)
+    if module is None:
+        asked = _Asked(algorithm.backbone)
+        with torch.no_grad():
+            found = replace(algorithm, backbone=asked).predict(state, message, batch)
+        if asked.answer is not found:
+            raise NoPlainModule(
+                f"predictions of {type(algorithm).__name__} are not those of one network, so there is no plain module "
+                "of them: use predict"
+            )
+        module = algorithm.backbone.to_torch({name: value[0] for name, value in asked.params.items()}, task)
+    return UnitRows(module) if algorithm.unit_rows else module
+
+
+class _Asked:
+    """A backbone that remembers with which weights it was last asked for logits."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone, self.params, self.answer = backbone, dict[str, Tensor](), None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backbone, name)
+
+    def logits(self, params: Params, batch: GraphBatch) -> Tensor:
+        """The backbone's own."""
+        self.params, self.answer = params, self._backbone.logits(params, batch)  # type: ignore[assignment]
+        return self.answer  # type: ignore[return-value]
 
 
 def _seen(algorithm: AnyAlgorithm, batch: GraphBatch) -> GraphBatch:

@@ -15,14 +15,20 @@ from typing import ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspray.data.rows import NodeRows, SparseMatrix
+from fedspray.errors import InputError
 from fedspray.nn import init, ops
+from fedspray.nn.plain import Affine
 from fedspray.nn.tree import Params, prefixed
 
 Shapes = dict[str, tuple[int, ...]]
 """Name and shape of every weight ([in, out] or [out]), in the order in which they are drawn."""
+
+
+class NoPlainModule(InputError):
+    """There is no plain torch module of a model."""
 
 
 class Edges(Protocol):
@@ -79,6 +85,10 @@ class Layer(ABC):
         """The matrix that it passes messages with; None where there is none."""
         return None
 
+    def to_torch(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The layer with one client's weights as a plain module: (x, edge_index, edge_weight) → [N, out]."""
+        raise NoPlainModule(f"{type(self).__name__} says nothing of plain modules (to_torch)")
+
     def activate(self, hidden: Tensor) -> Tensor:
         """What stands between two layers of this kind; may change ``hidden``."""
         return hidden.relu_()
@@ -96,6 +106,10 @@ class Linear(Layer):
     def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor | None, edges: Edges, rows: NodeRows) -> Tensor:
         """H W + b."""
         return ops.transform(rows, inputs, weights["weight"], weights["bias"])
+
+    def to_torch(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """A linear map."""
+        return Affine(weights["weight"], weights["bias"])
 
 
 Table = Mapping[str, tuple[Layer, int, int]]

@@ -144,6 +144,16 @@ class PersonalModel:
             logits = clients.predict_alone(self.algorithm, self.snapshot.client, self._batch(data, train))
         return None if logits is None else scaled(_array(logits), 1.0)
 
+    def to_torch(self) -> torch.nn.Module:
+        """The model as a plain torch module, which needs nothing of this package's loops: logits [N, C] for
+        ``module(x, edge_index, edge_weight=None)``, called as PyTorch Geometric's are, edges in both directions.
+
+        With `fedspray2` it also takes ``labels`` [N]: those of nodes whose label it may see, -1 for all others.
+        """
+        dtype: torch.dtype = getattr(torch, self.settings.dtype)
+        single = _single_node(self.task, dtype)
+        return clients.to_torch(self.algorithm, self.snapshot.client, self.snapshot.message, self.task, single).eval()
+
     def described(self, client: Client, dataset: str) -> PersonalModel:
         """The same model with what can be said of it on the data of its client: figures, and a temperature."""
         labels, split = client.graph.labels, client.split
