@@ -408,6 +408,8 @@ class Blend(nn.Module):
     def __init__(self, gnn: nn.Module, encoder: Params, blend: Tensor, offset: Tensor) -> None:
         super().__init__()
         self.gnn = gnn
+        self.blend: Tensor
+        self.offset: Tensor
         parts = ("embedding", "feature_head", "fusion_head")
         self.embedding, self.feature_head, self.fusion_head = (
             linear(encoder[f"{part}.weight"], encoder[f"{part}.bias"]) for part in parts

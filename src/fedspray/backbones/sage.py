@@ -52,7 +52,8 @@ class SAGELayer(Layer):
 
     def to_torch(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """mean(X) W_n + X W_r + b."""
-        return SAGEModule(*weights["weight"].chunk(2, dim=1), weights["bias"])
+        neighbours, root = weights["weight"].chunk(2, dim=1)
+        return SAGEModule(neighbours, root, weights["bias"])
 
 
 class SAGEModule(nn.Module):

@@ -89,7 +89,7 @@ class SGCModule(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """[N, F] → [N, C]."""
-        scores = self.linear(x)
+        scores: Tensor = self.linear(x)
         for _ in range(self.hops):
             scores = gcn_pass(scores, edge_index, edge_weight)
         return scores + self.bias

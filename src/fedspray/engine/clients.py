@@ -82,7 +82,7 @@ def to_torch(algorithm: AnyAlgorithm, state: Any, message: Message, task: Task, 
         algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
     module = algorithm.to_torch(state, message, task)
     if module is None:
-        asked = _Asked(algorithm.backbone)
+        asked: Any = _Asked(algorithm.backbone)
         with torch.no_grad():
             found = replace(algorithm, backbone=asked).predict(state, message, batch)
         if asked.answer is not found:
@@ -98,15 +98,15 @@ class _Asked:
     """A backbone that remembers with which weights it was last asked for logits."""
 
     def __init__(self, backbone: Backbone) -> None:
-        self._backbone, self.params, self.answer = backbone, dict[str, Tensor](), None
+        self._backbone, self.params, self.answer = backbone, Params(), torch.empty(0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backbone, name)
 
     def logits(self, params: Params, batch: GraphBatch) -> Tensor:
         """The backbone's own."""
-        self.params, self.answer = params, self._backbone.logits(params, batch)  # type: ignore[assignment]
-        return self.answer  # type: ignore[return-value]
+        self.params, self.answer = params, self._backbone.logits(params, batch)
+        return self.answer
 
 
 def _seen(algorithm: AnyAlgorithm, batch: GraphBatch) -> GraphBatch:

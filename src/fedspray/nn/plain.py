@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """A linear map with weight [in, out]."""
-    made = nn.Linear(*weight.shape, bias=bias is not None, dtype=weight.dtype)
+    fan_in, fan_out = weight.shape
+    made = nn.Linear(fan_in, fan_out, bias=bias is not None, dtype=weight.dtype)
     with torch.no_grad():
         made.weight.copy_(weight.T)
         if bias is not None:
