@@ -17,10 +17,11 @@ from fedspray.data.edges import as_integers
 from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph, repeated
 from fedspray.data.reading import read_federation
+from fedspray.data.traps import TrapWarning
 from fedspray.engine.cluster import opened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import Data, RunSettings, run_knobs
-from fedspray.federate import open_data
+from fedspray.federate import open_data, traps_of
 from fedspray.objects import (
     DEFAULT_BACKBONE,
     AnyAlgorithm,
@@ -90,6 +91,7 @@ def run(
             ``keep_split=True`` (the federation's own splits for every seed), ``dtype="float64"`` …
     """
     _check_federation(federation)
+    _warn_of_traps(federation)
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads is {threads!r}, but must be at least 1")
     resolved = _resolved(algorithm, backbone, preset, rounds, seeds, backbone_of, values, out)
@@ -160,6 +162,8 @@ def compare(
     settings = {name: value for name, value in values.items() if name not in own}
     with _kept_in(out) as folder:
         federations, named = _datasets(data, folder / "data")
+        for federation in federations.values():
+            _warn_of_traps(federation)
         compared = {"datasets": named, "seeds": _seeds(seeds), **_methods(methods, backbones, jobs)}
         if reference is not None:
             compared["reference"] = reference
@@ -294,6 +298,11 @@ def _warn_of_session(chosen: Chosen, out: str | Path | None) -> None:
             f"{out} or load its models: move it into a file",
             stacklevel=4,
         )
+
+
+def _warn_of_traps(federation: Federation) -> None:
+    for trap in traps_of(federation):
+        warnings.warn(trap.sentence, TrapWarning, stacklevel=3)
 
 
 def _check_federation(given: object) -> None:

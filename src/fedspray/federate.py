@@ -16,6 +16,7 @@ from fedspray.data.federation import Federation
 from fedspray.data.graph import Graph
 from fedspray.data.reading import read_federation, read_graph
 from fedspray.data.splits import SCOPES, SplitRule
+from fedspray.data.traps import Trap, find_traps
 from fedspray.datasets.base import ClientGraphs, DatasetCard, FederationCard
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.experiment import Data, data_knobs, located, owned_fields, partitioners
@@ -69,6 +70,11 @@ def build_federation(
     if card is None and not path.is_file():
         raise _not_found(str(dataset))
     return _cut(card, path, given, seed or 0)
+
+
+def traps_of(federation: Federation) -> list[Trap]:
+    """What would train silently to nonsense, for data of one's own: those of the catalogue are known."""
+    return [] if federation.settings.get("dataset") in datasets.names() else find_traps(federation)
 
 
 def open_data(data: Data) -> Federation:

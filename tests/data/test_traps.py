@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import fedspray as fs
 from fedspray import run
+from fedspray.cli.main import run_command
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
 from fedspray.data.reading import read_federation
-from fedspray.data.traps import find_traps
+from fedspray.data.traps import TrapWarning, find_traps
 from fedspray.errors import InputError
 
 N = 200
@@ -106,3 +110,35 @@ def test_nobody_trains_on_an_empty_training_split(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no client of .* has a training node"):
         run(federation, rounds=1, keep_split=True)
     assert run(federation, rounds=1).overall is not None  # a split that is drawn has training nodes
+
+
+def with_time_stamps() -> fs.Federation:
+    """Banks, one of whose features is a time stamp."""
+    graphs = {}
+    for client in fs.build_federation("banks", nodes=200, clients=2).clients:
+        features = client.graph.dense_features().copy()
+        features[:, 0] = 1_700_000_000 + np.arange(len(features)) * 1000
+        graphs[client.name] = replace(client.graph, features=features)
+    return fs.Federation.from_graphs(graphs, name="ours")
+
+
+def test_python_warns_before_training(tmp_path: Path) -> None:
+    ours = with_time_stamps()
+    with pytest.warns(TrapWarning, match="time"):
+        fs.run(ours, "local", rounds=1, hidden=4, progress=False)
+    with pytest.warns(TrapWarning, match="time"):
+        fs.compare(ours, ["local"], rounds=1, seeds=1, out=tmp_path / "study", progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fs.run(fs.build_federation("banks", nodes=200), "local", rounds=1, hidden=4, progress=False)
+
+
+def test_compare_says_traps_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_time_stamps().save(tmp_path / "ours")
+    words = ["--dataset", str(tmp_path / "ours"), "--rounds", "1", "--seeds", "2", "--jobs", "1", "--bootstrap", "0"]
+    places = ["--cells", str(tmp_path / "cells"), "--out", str(tmp_path / "study")]
+    methods = ["--algorithm", "local", "--algorithm", "fedavg"]
+    assert run_command(["compare", *words, *places, *methods]) == 0
+    said = capsys.readouterr().err
+    assert said.count("warning: ") == len(find_traps(with_time_stamps()))
+    assert "time" in said

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedspray.cli.main import run_command
+from fedspray.deploy.ledger import read_events
 from fedspray.errors import InputError
 from fedspray.tables.contribute import contribute
 from fedspray.tables.importing import import_tables
@@ -128,3 +130,28 @@ def test_a_site_counts_once_and_a_minimum_of_one_is_none() -> None:
         merge(Schema.from_toml(SCHEMA), [part, part])
     with pytest.raises(InputError, match="minimum is 1"):
         Contribution.made("a", 1, {}, {}, {})
+
+
+def test_what_may_leave_is_entered_in_the_ledger(tmp_path: Path) -> None:
+    (tmp_path / "schema.toml").write_text(
+        'format = 1\n[nodes]\nid = "id"\n[[features]]\ncolumns = "income"\nkind = "numeric"\nscale = "standard"\n'
+    )
+    (tmp_path / "nodes.csv").write_text("id,income\n" + "".join(f"c{i},{i}\n" for i in range(20)))
+    (tmp_path / "kit" / "local").mkdir(parents=True)
+    words = [
+        "schema",
+        "count",
+        str(tmp_path / "schema.toml"),
+        "--nodes",
+        str(tmp_path / "nodes.csv"),
+        "--site",
+        "north",
+    ]
+    for kit, code in (("kit", 0), ("elsewhere", 2)):
+        out = tmp_path / f"{kit}.json"
+        assert run_command([*words, "--kit", str(tmp_path / kit), "--out", str(out)]) == code
+        assert out.exists() == (code == 0)
+    (line,) = map(json.loads, (tmp_path / "kit" / "ledger.jsonl").read_text().splitlines())
+    assert line["statistics"] == json.loads((tmp_path / "kit.json").read_text())
+    (event,) = read_events(tmp_path / "kit")
+    assert (event["event"], event["sender"]) == ("statistics", "north")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspray.errors import InputError
-from fedspray.tables.schema import Feature, Nodes, Schema, natural
+from fedspray.tables.feature import Feature, natural
+from fedspray.tables.schema import Nodes, Schema
 
 WHOLE = """format = 1
 name = "ours"

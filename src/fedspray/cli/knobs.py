@@ -130,15 +130,13 @@ def open_federation(output: Output, given: Given) -> Federation:
 
 def note_tidied(output: Output, federation: Federation) -> None:
     """Reports how a user's own graph was tidied, and traps that would otherwise stay silent."""
-    from fedspray.data.traps import find_traps
-    from fedspray.datasets import names
+    from fedspray.federate import traps_of
 
     tidied = federation.settings.get("tidied")
     if tidied:
         output.note(f"{federation.settings['dataset']}: {tidied}")
-    if federation.settings.get("dataset") not in names():  # the built-in ones are known
-        for trap in find_traps(federation):
-            output.note(f"warning: {trap.sentence}")
+    for trap in traps_of(federation):
+        output.note(f"warning: {trap.sentence}")
 
 
 def _pair(flag: str, item: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from fedspray.cli.flags import AsJson, Count, argument, examples, flag, group
 from fedspray.cli.output import Output
 from fedspray.cli.tables import Memory, Nodes, progress
+from fedspray.errors import InputError
 
 COMMANDS = ("check", "diff", "count", "merge")
 schema = group(
@@ -44,6 +45,7 @@ def diff(first: SchemaFile, second: SchemaFile, /, *, as_json: AsJson = False) -
 
 @examples(
     "fedspray schema count schema.toml --nodes customers.csv --site north --out north.json",
+    "fedspray schema count schema.toml --nodes customers.csv --site north --kit KIT --out north.json",
 )
 def count(
     file: SchemaFile,
@@ -53,6 +55,7 @@ def count(
     site: Annotated[str, flag("This site's name.", "NAME")],
     out: Annotated[Path, flag("The statistics to review and send.", "FILE.json")],
     minimum: Annotated[Count, flag("Rows that must share a value before it is included.", "N")] = 10,
+    kit: Annotated[Path | None, flag("The site's start-up kit, whose ledger gets what is in the file.", "DIR")] = None,
     memory: Memory = "512MB",
 ) -> None:
     """Count this site's rows for shared scales and vocabularies, and show everything that would leave."""
@@ -61,6 +64,8 @@ def count(
     from fedspray.tables.schema import Schema
 
     output = Output()
+    if kit is not None and not (kit / "local").is_dir():
+        raise InputError(f"--kit {kit} is not a site's start-up kit: it has no folder local")
     with progress(output) as told:
         made = contribute(Schema.load(file), nodes, site, minimum=minimum, memory=memory, on_progress=told)
     text = made.to_json()
@@ -68,9 +73,12 @@ def count(
     output.show(escape(text.rstrip()))
     held = ", ".join(f"{number} of {title}" for title, number in made.withheld.items())
     output.note(f"that is everything in {out}; withheld, with fewer than {minimum} rows: {held or 'nothing'}")
-    output.note(
-        f"if it may leave, keep a copy in your ledger and send it: fedspray schema merge {file} … --out agreed.toml"
-    )
+    if kit is not None:
+        from fedspray.deploy.ledger import write_statistics
+
+        write_statistics(kit, site, out.name, text)
+        output.note(f"entered in the ledger of {kit}")
+    output.note(f"if it may leave, send it: fedspray schema merge {file} … --out agreed.toml")
 
 
 def merge(

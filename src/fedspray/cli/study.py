@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fedspray.cli.flags import Cores, argument, flag
-from fedspray.cli.knobs import Given, values
+from fedspray.cli.knobs import Given, note_tidied, values
 from fedspray.cli.output import Output
 from fedspray.errors import InputError, RunStopped
 from fedspray.progress import ticking
@@ -56,6 +56,8 @@ class Workers:
     output: Output
     ended: list[Cell] = field(default_factory=list)
     """All cells that were asked for so far."""
+    told: set[str] = field(default_factory=set)
+    """Data whose traps were named."""
 
     def __post_init__(self) -> None:
         if self.work.cells.exists() and not self.work.cells.is_dir():
@@ -73,6 +75,7 @@ class Workers:
         workers = Workers(jobs, work.threads, work.backend, work.cluster)
         with self.output.busy("preparing data …"):
             grid = Grid(cells, work.cells, workers, work.keep_runs)
+        self._note_traps(cells)
         if grid.num_stored:
             self.output.note(f"{title}: {grid.num_stored} of {grid.total} cells are already finished")
         try:
@@ -84,6 +87,13 @@ class Workers:
             raise
         self.ended.extend(ended)
         return ended
+
+    def _note_traps(self, cells: Sequence[Cell]) -> None:
+        """Says once of each data set what would train silently to nonsense."""
+        for data, cell in {str(cell.data): cell for cell in cells}.items():
+            if data not in self.told:
+                self.told.add(data)
+                note_tidied(self.output, cell.whole())
 
 
 def read_study(config: Path | None, given: Given | None, reference: str | None = None) -> Study:

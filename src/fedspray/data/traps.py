@@ -28,6 +28,10 @@ SECONDS, MILLISECONDS, DATES = (1e8, 4.1e9), (1e11, 4.1e12), (19_000_101, 21_001
 """Ranges of numbers that are time stamps (1973 to 2099), or dates written as one number."""
 
 
+class TrapWarning(UserWarning):
+    """A trap, said by the functions of the Python API."""
+
+
 @dataclass(frozen=True)
 class Trap:
     """Something that would silently go wrong."""

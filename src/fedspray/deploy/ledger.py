@@ -38,6 +38,13 @@ def write_event(folder: Path, event: str, sender: str, what: str) -> None:
         files.append_line(_file(folder), json.dumps(line))
 
 
+def write_statistics(kit: Path, site: str, name: str, text: str) -> None:
+    """Adds statistics of a site's tables that may leave, in full, to its ledger."""
+    what = f"statistics of tables, {name}, {len(text.encode())} bytes"
+    line = {"time": now(), "event": "statistics", "sender": printable(site), "what": printable(what)}
+    files.append_line(kit / LEDGER, json.dumps({**line, "statistics": json.loads(text)}))
+
+
 def write_answer(kit: Path, line: str) -> None:
     """Adds an answer that is about to leave to a site's ledger."""
     files.append_line(kit / LEDGER, line)

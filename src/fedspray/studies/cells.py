@@ -126,9 +126,13 @@ class Cell(Named):
         """Draws the split and everything else that is random."""
         return self.run.seeds[0]
 
+    def whole(self) -> Federation:
+        """The clients, before the cell draws any splits."""
+        return _open(self._source)
+
     def federation(self) -> Federation:
         """The clients with the splits of this cell."""
-        federation = _open(self._source)
+        federation = self.whole()
         if not self.run.keep_split:
             federation = federation.with_split(self.seed)
         return federation.without_test() if self.validation_only else federation

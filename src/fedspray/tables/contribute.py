@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedspray.errors import InputError
-from fedspray.tables.columns import number_moments, word_counts
 from fedspray.tables.database import MEMORY, Database, OnProgress
+from fedspray.tables.feature import Feature
+from fedspray.tables.numbers import number_moments
 from fedspray.tables.problems import Problems
 from fedspray.tables.rows import number_nodes
-from fedspray.tables.schema import Edges, Feature, Schema
+from fedspray.tables.schema import Edges, Schema
 from fedspray.tables.sources import load_sources
 from fedspray.tables.statistics import MINIMUM, Contribution
+from fedspray.tables.words import word_counts
 
 
 def contribute(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from fedspray.tables.schema import Feature, Schema
+from fedspray.tables.feature import Feature
+from fedspray.tables.schema import Schema
 
 _LOCAL = ("columns", "name", "at_least", "separator", "time_format")
 """Keys of a feature that each organisation may set as its files need."""

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from fedspray.data.edges import Cleaning, tidy_edges, weigh_edges
 from fedspray.errors import InputError
-from fedspray.tables.columns import moment
 from fedspray.tables.database import Database, literal, quoted
+from fedspray.tables.feature import Feature
+from fedspray.tables.numbers import moment
 from fedspray.tables.problems import Problems, flagged
 from fedspray.tables.rows import MOST_BAD, TOO_MANY, Rows
-from fedspray.tables.schema import Feature, Schema
+from fedspray.tables.schema import Schema
 from fedspray.tables.sources import Source
 
 VECTORS = 512

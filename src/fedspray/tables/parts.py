@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from fedspray.data.splits import Split, SplitRule
 from fedspray.errors import InputError
 from fedspray.seeds import generator
-from fedspray.tables.columns import moment
 from fedspray.tables.database import Database, literal, quoted
+from fedspray.tables.feature import Feature
+from fedspray.tables.numbers import moment
 from fedspray.tables.rows import fetch
-from fedspray.tables.schema import Feature, Schema
+from fedspray.tables.schema import Schema
 
 
 def fixed_split(

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from fedspray.data.graph import UNLABELLED
 from fedspray.errors import InputError
-from fedspray.tables.columns import AT_ONCE, bad_cells, expand, moment
+from fedspray.tables.columns import bad_cells, expand
 from fedspray.tables.database import Database, literal, quoted
+from fedspray.tables.feature import Feature, natural
+from fedspray.tables.numbers import AT_ONCE, moment
 from fedspray.tables.problems import Problems, flagged
-from fedspray.tables.schema import Feature, Schema, natural
+from fedspray.tables.schema import Schema
 from fedspray.tables.sources import Source
 
 MOST_BAD = 0.5

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.errors import InputError
-from fedspray.tables.schema import Feature, Schema, natural
+from fedspray.tables.feature import Feature, natural
+from fedspray.tables.schema import Schema
 
 FORMAT = 1
 MINIMUM = 10

@@ -12,7 +12,8 @@ import numpy as np
 from fedspray.data.traps import gives_away, looks_like_time
 from fedspray.errors import InputError
 from fedspray.tables.database import Database, literal, quoted
-from fedspray.tables.schema import STRUCTURE, Edges, Feature, Nodes, Schema, natural
+from fedspray.tables.feature import Feature, natural
+from fedspray.tables.schema import STRUCTURE, Edges, Nodes, Schema
 from fedspray.tables.sources import Source
 
 ID_NAMES = ("id", "node", "key", "customer", "account", "user", "name", "number", "code")

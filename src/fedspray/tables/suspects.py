@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.data.traps import Trap, gives_away, looks_like_time
-from fedspray.tables.columns import Numbers
 from fedspray.tables.database import Database, quoted
+from fedspray.tables.feature import Feature
+from fedspray.tables.numbers import Numbers
 from fedspray.tables.rows import fetch
-from fedspray.tables.schema import Feature
 
 
 def column_traps(database: Database, features: Sequence[Feature], labels: NDArray[np.int64] | None) -> Iterator[Trap]:
