@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_malformed_files import CHANGES, SCHEMA, sound, which
+from malformed import CHANGES, SCHEMA, sound, which
 
 import fedspray as fs
 from fedspray.cli.main import run_command
