@@ -162,8 +162,6 @@ def compare(
     settings = {name: value for name, value in values.items() if name not in own}
     with _kept_in(out) as folder:
         federations, named = _datasets(data, folder / "data")
-        for federation in federations.values():
-            _warn_of_traps(federation)
         compared = {"datasets": named, "seeds": _seeds(seeds), **_methods(methods, backbones, jobs)}
         if reference is not None:
             compared["reference"] = reference
@@ -350,6 +348,7 @@ def _datasets(data: object, folder: Path) -> tuple[dict[Path, Federation], list[
         if isinstance(each, str | Path):
             entries.append({"dataset": str(each)})
         elif isinstance(each, Federation):
+            _warn_of_traps(each)
             identity = [each.name, dict(each.settings), each.fingerprint(), each.split_fingerprint()]
             digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
             target = folder.absolute() / digest[:16]
