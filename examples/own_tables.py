@@ -15,7 +15,7 @@ import fedspray as fs
 
 DATA = Path(__file__).parent / "banks" / "data"
 CLASSES = ("household", "business")
-CHANNELS = ("branch", "online", "phone")
+CHANNELS = ("branch", "phone", "web")
 
 
 def read_bank(name: str) -> tuple[fs.Graph, pd.Series]:

@@ -334,6 +334,8 @@ def _apart(a: Message, b: Message) -> str:
     if a.keys() != b.keys() or any(a[name].shape != b[name].shape for name in a):
         return ""
     far = {name: float((a[name].double() - b[name].double()).abs().max()) for name in a if a[name].numel()}
+    if not far:
+        return ""
     worst = max(far, key=lambda name: far[name])
     return f" (most in {worst!r}, by {far[worst]:.1e}, where {TOLERANCE:.0e} is allowed)"
 

@@ -164,5 +164,5 @@ def test_wheel_of_another_content_is_refused(tmp_path: Path) -> None:
 
 
 def test_wheel_that_cannot_be_had(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="pip cannot fetch fedspray-toy==9"):
+    with pytest.raises(OSError, match="fedspray-toy==9"):
         from_wheel("fedspray-toy==9", ["--no-index"], SHA256, {"a": "toy/a"})(tmp_path, ["a"])

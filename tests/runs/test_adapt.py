@@ -44,7 +44,7 @@ def test_fedavgs_newcomer_goes_on_from_the_global_model(banks: Federation) -> No
     shared = shared_of(others, "fedavg")
     assert shared is not None
     batch = GraphBatch.from_clients([newcomer], [0])
-    algorithm = shared.run.algorithm
+    algorithm = shared.algorithm
     state = clients.init_state(algorithm, shared.task, batch, 0)
     message = shared.message
     for round_index in (1, 2):

@@ -48,7 +48,7 @@ def adapt(
     summary = {
         "shared": str(shared),
         "client": joining.name,
-        "algorithm": part.run.settings.algorithm,
+        "algorithm": part.settings.algorithm,
         "round": model.snapshot.round_index,
         "accuracies": found,
         "out": str(out),

@@ -151,14 +151,10 @@ def run_rounds(
         answers = _screened(algorithm.uplink, links, sent, answers)
         _check_enough(engine, answers, chosen, settings, round_index)
         hidden = answers.sums
-        combined = (
-            hidden.combined if hidden else _combined(algorithm.uplink, links, _by_client(engine, downlink), answers)
-        )
+        combined = hidden.combined if hidden else _combined(algorithm.uplink, links, sent, answers)
         server = algorithm.server_update(progress.server, combined, answers.trained)
         pending = {
-            "round": round_index,
-            **{name: value for link in links for name, value in link.spent(round_index).items()},
-            **_told(engine, downlink, answers),
+            **_told(engine, round_index, downlink, answers, links),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu_began,
             "diagnostics": {} if hidden else algorithm.diagnostics(server, answers.uplink),
@@ -312,10 +308,12 @@ def _check_enough(
         )
 
 
-def _told(engine: Engine, downlink: Message, answers: Answers) -> Json:
+def _told(engine: Engine, round_index: int, downlink: Message, answers: Answers, links: Sequence[Link]) -> Json:
     """The record of an exchange."""
     down, up = _travelled(engine, downlink, answers)
     return {
+        "round": round_index,
+        **{name: value for link in links for name, value in link.spent(round_index).items()},
         "trained": list(answers.trained),
         "failed": _failures(engine, answers),
         "bytes_down": sum(down),

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fedspray import files
+from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Task
 from fedspray.display import line
@@ -28,7 +29,7 @@ from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import store
 from fedspray.runs.models import PersonalModel, check_tensors, meta_of, settings_and_task
-from fedspray.runs.settings import Resolved, resolve
+from fedspray.runs.settings import resolve
 from fedspray.seeds import stream_key
 
 FILE = "shared.safetensors"
@@ -39,7 +40,8 @@ ROUNDS = 20
 class SharedPart:
     """What the server of a run sent to all clients in the reported round."""
 
-    run: Resolved
+    algorithm: Algorithm[Any, Any]
+    settings: RunSettings
     task: Task
     message: Message
     """Every tensor is [1, …]."""
@@ -47,9 +49,7 @@ class SharedPart:
     dataset: str
 
     def __repr__(self) -> str:
-        return line(
-            self, self.run.settings.algorithm, self.run.settings.backbone, f"round {self.round_index}", self.task
-        )
+        return line(self, self.settings.algorithm, self.settings.backbone, f"round {self.round_index}", self.task)
 
     @classmethod
     def of(cls, models: Mapping[str, PersonalModel]) -> SharedPart | None:
@@ -64,11 +64,11 @@ class SharedPart:
                 return None
         settings = replace(first.settings, backbone_of={})
         dataset = str(first.facts.get("dataset", ""))
-        return cls(resolve(settings), first.task, message, first.snapshot.round_index, dataset)
+        return cls(first.algorithm, settings, first.task, message, first.snapshot.round_index, dataset)
 
     def save(self, path: str | Path) -> None:
         """Writes one safetensors file."""
-        meta = meta_of(self.run.algorithm, self.run.settings, self.task)
+        meta = meta_of(self.algorithm, self.settings, self.task)
         tensors = tree.prefixed("message", self.message)
         store.write_tensors(Path(path), tensors, {**meta, "round": self.round_index, "dataset": self.dataset})
 
@@ -98,7 +98,7 @@ class SharedPart:
             shared = dict(run.algorithm.broadcast(tree.restore(template, server), (0,)))
         blank = tree.cast(run.algorithm.init_server(known, seed=0), run.dtype)
         check_tensors(str(file), shared, run.algorithm.broadcast(blank, (0,)))
-        return cls(run, known, shared, int(meta["round"]), str(meta.get("dataset", "")))
+        return cls(run.algorithm, run.settings, known, shared, int(meta["round"]), str(meta.get("dataset", "")))
 
 
 def _settings_beside(file: Path) -> RunSettings:
@@ -115,22 +115,22 @@ def adapt(shared: SharedPart, client: Client, *, rounds: int = ROUNDS, seed: int
         rounds: of local training; each has the run's `local_epochs`.
         seed: of everything that is drawn.
     """
-    run, task = shared.run, shared.task
+    algorithm, task = shared.algorithm, shared.task
     _check(shared, client, rounds)
     graph = client.graph.with_num_classes(task.num_classes)
-    batch = GraphBatch.from_clients([replace(client, graph=graph)], [0], dtype=run.dtype)
-    state: Any = clients.init_state(run.algorithm, task, batch, seed)
+    batch = GraphBatch.from_clients([replace(client, graph=graph)], [0], dtype=getattr(torch, shared.settings.dtype))
+    state: Any = clients.init_state(algorithm, task, batch, seed)
     message, best, least = dict(shared.message), None, torch.inf
     for round_index in range(1, rounds + 1):
-        state, sent = clients.train(run.algorithm, state, message, batch, stream_key(seed, "adapt", round_index))
+        state, sent = clients.train(algorithm, state, message, batch, stream_key(seed, "adapt", round_index))
         message |= {name: value for name, value in sent.items() if name in message}
         snapshot = Snapshot(round_index, tree.for_prediction(state), dict(message))
-        loss = _loss(run, snapshot, batch)
+        loss = _loss(algorithm, snapshot, batch)
         if best is None or loss < least or not len(batch.val):
             best, least = snapshot, loss
     assert best is not None
     known = replace(task, schema=client.graph.schema or task.schema)
-    model = PersonalModel(client.name, 0, run.algorithm, known, best, run.settings)
+    model = PersonalModel(client.name, 0, algorithm, known, best, shared.settings)
     return model.described(client, shared.dataset)
 
 
@@ -151,12 +151,12 @@ def _check(shared: SharedPart, client: Client, rounds: int) -> None:
         raise InputError(f"client {client.name} has no training node, but at least one is needed")
 
 
-def _loss(run: Resolved, snapshot: Snapshot, batch: GraphBatch) -> float:
+def _loss(algorithm: Algorithm[Any, Any], snapshot: Snapshot, batch: GraphBatch) -> float:
     """On the validation nodes; infinite where it is not a number."""
     if not len(batch.val):
         return torch.inf
     with torch.no_grad():
-        logits, loss_logits = clients.predict(run.algorithm, snapshot.client, snapshot.message, batch)
+        logits, loss_logits = clients.predict(algorithm, snapshot.client, snapshot.message, batch)
     chosen = (logits if loss_logits is None else loss_logits)[batch.val]
     loss = float(torch.nn.functional.cross_entropy(chosen, batch.labels[batch.val]))
     return loss if loss == loss else torch.inf

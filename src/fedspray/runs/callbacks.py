@@ -18,6 +18,7 @@ from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import store
+from fedspray.runs.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -57,30 +58,34 @@ class Listener(Callback):
 
 
 class Listeners:
-    """All callbacks of one seed, in order."""
+    """All callbacks of one seed, in order; a Ctrl-C waits for them."""
 
-    def __init__(self, seed: int, callbacks: Sequence[Callback]) -> None:
-        self._seed, self._callbacks = seed, callbacks
+    def __init__(self, seed: int, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
+        self._seed, self._callbacks, self._interrupts = seed, callbacks, interrupts
 
     def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
         """Tells all."""
-        for each in self._callbacks:
-            each.on_exchange(request, downlink, answers)
+        with self._interrupts.held():
+            for each in self._callbacks:
+                each.on_exchange(request, downlink, answers)
 
     def on_record(self, record: Json) -> None:
         """Tells all."""
-        for each in self._callbacks:
-            each.on_record(self._seed, record)
+        with self._interrupts.held():
+            for each in self._callbacks:
+                each.on_record(self._seed, record)
 
     def on_round(self, progress: Progress) -> None:
         """Tells all."""
-        for each in self._callbacks:
-            each.on_round(self._seed, progress)
+        with self._interrupts.held():
+            for each in self._callbacks:
+                each.on_round(self._seed, progress)
 
     def on_end(self, result: SeedResult) -> None:
         """Tells all."""
-        for each in self._callbacks:
-            each.on_end(self._seed, result)
+        with self._interrupts.held():
+            for each in self._callbacks:
+                each.on_end(self._seed, result)
 
 
 class Log(Callback):

@@ -19,6 +19,7 @@ from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.runs import store
 from fedspray.runs.callbacks import Callback, Listeners, Log, Saver
+from fedspray.runs.interrupts import remembered_interrupts
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.proxies import ProxyKeeper
 from fedspray.runs.result import RunResult, SeedResult
@@ -88,10 +89,10 @@ def conduct(
             progress = Progress(tree.restore(progress.server, tree.part_of(tensors, "server")), **meta["progress"])
             progress = _without_the_gone(progress, host.client_ids)
             host.load(tree.part_of(tensors, "engine"), progress.round_index)
-            Listeners(seed, callbacks).on_round(progress)
-        with Log(own, progress) as log:
+        with remembered_interrupts() as interrupts, Log(own, progress) as log:
             saver = Saver(own, host, {"proxies": kept.tensors}, log, checkpoint_every)
-            told = Listeners(seed, [kept, log, *callbacks, saver])
+            told = Listeners(seed, [kept, log, *callbacks, saver], interrupts)
+            Listeners(seed, callbacks if meta else (), interrupts).on_round(progress)
             try:
                 progress = run_rounds(
                     run.algorithm,

@@ -8,30 +8,54 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 
-@contextmanager
-def remembered_interrupts() -> Iterator[Callable[[], None]]:
-    """Yields a function that raises KeyboardInterrupt if there was one since the start of the block."""
-    if threading.current_thread() is not threading.main_thread():  # interrupts go to the main thread only
-        yield lambda: None
-        return
-    pressed = threading.Event()
+class Interrupts:
+    """What was pressed so far; calling it raises KeyboardInterrupt if anything was."""
 
-    def remember(number: int, frame: Any) -> None:
-        pressed.set()
-        raise KeyboardInterrupt
+    def __init__(self) -> None:
+        self._pressed, self._held = False, False
 
-    def check() -> None:
-        if pressed.is_set():
+    def __call__(self) -> None:
+        """Raises what was pressed."""
+        if self._pressed:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, remember)
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets the block end before the first interrupt is raised: files and threads in it stay whole."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        self()
+
+    def receive(self, number: int, frame: Any) -> None:
+        """Handles a signal."""
+        again, self._pressed = self._pressed, True
+        if again or not self._held:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def remembered_interrupts() -> Iterator[Interrupts]:
+    """Yields a function that raises KeyboardInterrupt if there was one since the start of the outermost block."""
+    if threading.current_thread() is not threading.main_thread():  # interrupts go to the main thread only
+        yield Interrupts()
+        return
+    before = signal.getsignal(signal.SIGINT)
+    owner = getattr(before, "__self__", None)
+    if isinstance(owner, Interrupts):
+        yield owner
+        return
+    interrupts = Interrupts()
+    signal.signal(signal.SIGINT, interrupts.receive)
     try:
-        yield check
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -42,8 +66,9 @@ def end_like_ctrl_c() -> None:
     def end(number: int, frame: Any) -> None:
         for each in ending:  # closing a terminal may send more than one, and clean-up must not be interrupted
             signal.signal(each, signal.SIG_IGN)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)  # is stored, since NVFlare swallows exceptions
-        raise KeyboardInterrupt
 
     ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
     for each in ending:

@@ -92,6 +92,12 @@ class Row(Named):
         """The same row with other seeds."""
         return replace(self, run=replace(self.run, seeds=tuple(seeds)))
 
+    def finished(self, ended: Sequence[Cell]) -> Row:
+        """The same row with its cells."""
+        row = replace(self, ended=tuple(ended))
+        vars(row)["resolved"] = self.resolved
+        return row
+
     def check(self) -> None:
         """Refuses settings that this method or backbone does not have."""
         try:

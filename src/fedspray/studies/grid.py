@@ -158,7 +158,7 @@ def run_rows(title: str, rows: Sequence[Row], run_cells: RunCells, *, validation
     order = sorted((k, i) for i, own in enumerate(cells) for k in range(len(own)))
     listed = [cells[i][k] for k, i in order]
     ended = dict(zip(order, run_cells(title, listed) if listed else [], strict=True))
-    return [replace(row, ended=tuple(ended[k, i] for k in range(len(cells[i])))) for i, row in enumerate(rows)]
+    return [row.finished([ended[k, i] for k in range(len(cells[i]))]) for i, row in enumerate(rows)]
 
 
 def _run_alone(workers: Workers, job: Job) -> str | None:
