@@ -150,14 +150,13 @@ def run_rounds(
         sent = _by_client(engine, downlink)
         answers = _screened(algorithm.uplink, links, sent, answers)
         _check_enough(engine, answers, chosen, settings, round_index)
-        hidden = answers.sums
-        combined = hidden.combined if hidden else _combined(algorithm.uplink, links, sent, answers)
+        combined = _combined(algorithm.uplink, links, sent, answers)
         server = algorithm.server_update(progress.server, combined, answers.trained)
         pending = {
             **_told(engine, round_index, downlink, answers, links),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu_began,
-            "diagnostics": {} if hidden else algorithm.diagnostics(server, answers.uplink),
+            "diagnostics": {} if answers.sums else algorithm.diagnostics(server, answers.uplink),
         }
         progress = replace(progress, server=server, round_index=round_index, pending=pending)
         on_round(progress)
@@ -191,7 +190,9 @@ def _screened(declared: Declared, links: Sequence[Link], sent: Sent, answers: An
 
 
 def _combined(declared: Declared, links: Sequence[Link], sent: Sent, answers: Answers) -> Message:
-    """As declared, or as the first link that has a way of its own says."""
+    """As declared, or as the first link that has a way of its own says; with secure sums it is done already."""
+    if answers.sums:
+        return answers.sums.combined
     own = [link for link in links if type(link).combine is not Link.combine]
     if not own:
         return combine(declared, answers.uplink)
