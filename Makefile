@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.12")'
 	@echo "Setting up $(VENV): the first time this downloads PyTorch and takes a few minutes ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,deploy,ray,mlflow,wandb]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,deploy,privacy,ray,mlflow,wandb]'
 	@touch $@
 
 demo: $(STAMP) ## Train FedAvg, FedSpray and FedSpray 2 on PubMed (or on `banks` if PubMed cannot be downloaded)

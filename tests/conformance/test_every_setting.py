@@ -118,6 +118,8 @@ CHANGES: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {
         ("tolerance", 100.0, {"fading": 1.0}),
         ("fading", 0.0, {"fading": 0.9}),
         ("safety", "off", {}),
+        ("record_clip", 0.01, {}),
+        ("reads_neighbours", False, {}),
     ],
     "fedstar": [
         ("walk_steps", 4, {}),

@@ -72,6 +72,7 @@ def records(sites: Sites) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (sites.folder / "run" / "seed-0" / "rounds.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedspray", "fedspray2"])
 def test_the_same_run_with_a_site_lost_in_the_middle(tmp_path: Path, algorithm: str) -> None:
     found = []
@@ -91,6 +92,7 @@ def test_the_same_run_with_a_site_lost_in_the_middle(tmp_path: Path, algorithm: 
     assert "uplink.masked" in left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["keys", "shares", SUM, "confirm", "unmask"])
 def test_a_site_lost_at_any_step(tmp_path: Path, step: str) -> None:
     """In round 3 and not later; keys are made anew for round 4, and the site is back."""
@@ -105,6 +107,7 @@ def test_a_site_lost_at_any_step(tmp_path: Path, step: str) -> None:
     assert trained[4] == everyone
 
 
+@pytest.mark.slow
 def test_too_many_sites_lost(tmp_path: Path) -> None:
     sites = make(tmp_path, "secure-sum")
     sites.trouble = lost_from(3, "c1", "c2", "c3", "c4")
@@ -114,6 +117,7 @@ def test_too_many_sites_lost(tmp_path: Path) -> None:
     assert len(sites.run()["seeds"]) == 1  # they are back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["keys", SUM, "unmask"])
 def test_a_server_that_dies_goes_on(tmp_path: Path, step: str) -> None:
     sites = make(tmp_path, "secure-sum")
@@ -134,6 +138,7 @@ def test_a_server_that_dies_goes_on(tmp_path: Path, step: str) -> None:
     assert [record["round"] for record in records(sites)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_round_is_not_opened_for_other_sites_after_a_restart(tmp_path: Path) -> None:
     """The server opened round 1, lost what it wrote, and comes back without one site."""
     sites = make(tmp_path, "secure-sum")
@@ -181,6 +186,7 @@ def test_certificates_of_others_are_refused(tmp_path: Path) -> None:
         one.check(1, foreign.certificate, foreign.sign(b"text"), b"text")
 
 
+@pytest.mark.slow
 def test_a_site_that_sends_a_wrong_share_or_size_is_named(tmp_path: Path) -> None:
     sites = make(tmp_path, "secure-sum")
 
@@ -194,6 +200,7 @@ def test_a_site_that_sends_a_wrong_share_or_size_is_named(tmp_path: Path) -> Non
     assert records(sites)[1]["failed"] == {"c4": "its part of the sum is not of the algorithm's size"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", [("dp epsilon=8",), ("dp epsilon=8", "secure-sum")])
 def test_a_privacy_budget_between_sites(tmp_path: Path, chain: tuple[str, ...]) -> None:
     """No evaluation and no hash of a model leaves, and every line of the ledger says what is spent."""

@@ -62,6 +62,7 @@ def test_the_guide_has_about_thirty_lines() -> None:
     assert len(FOR_ALL) >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", FOR_ALL)
 def test_every_algorithm_of_means_and_sums(algorithm: str, tmp_path: Path, installed: str) -> None:
     """Deployed it gives the bits of the run in one process, and bytes are those that travelled."""

@@ -168,6 +168,7 @@ def test_the_page_of_a_finished_run_is_its_report(finished: Path) -> None:
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on this machine")
 def test_in_a_browser(served: Watch, project: Path, finished: Path) -> None:
     from selenium import webdriver

@@ -17,9 +17,13 @@ from fedspray.report.html import write_report
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="no chromium and chromedriver on this machine (Debian: chromium, chromium-driver)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (BROWSER and DRIVER),
+        reason="no chromium and chromedriver on this machine (Debian: chromium, chromium-driver)",
+    ),
+]
 
 FLAGS = (
     "--headless",

@@ -50,7 +50,7 @@ def test_some_malformed_files(data: st.DataObject) -> None:
     check(data)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @thousand
 @given(st.data())
 def test_a_thousand_malformed_files(data: st.DataObject) -> None:

@@ -65,7 +65,7 @@ def test_some_malformed_rows_to_predict(model: Path, data: st.DataObject) -> Non
     predict(model, data)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @thousand
 @given(data=st.data())
 def test_a_thousand_malformed_rows_to_predict(model: Path, data: st.DataObject) -> None:
