@@ -132,7 +132,7 @@ def test_a_full_disk_at_a_site_that_is_needed(tmp_path: Path) -> None:
 def test_a_full_disk_at_a_site_that_is_not_needed(tmp_path: Path) -> None:
     federation = Federation(tmp_path / "federation", min_clients=2)
     with small_disk(federation.project.site(VICTIM) / "state", 4) as filler, federation.started():
-        result = federation.drive(federation.at_round(4, lambda: fill(filler)))
+        result = federation.drive(federation.at_round(2, lambda: fill(filler)))
     failures = federation.failures()
     first = min(failures)
     assert list(failures) == list(range(first, ROUNDS + 1))
@@ -142,6 +142,7 @@ def test_a_full_disk_at_a_site_that_is_not_needed(tmp_path: Path) -> None:
     assert VICTIM not in result["models"]
 
 
+@pytest.mark.nightly
 def test_a_full_disk_at_the_server(tmp_path: Path) -> None:
     federation = Federation(tmp_path / "federation")
     with small_disk(federation.run_folder.parent, 4) as filler, federation.started():

@@ -106,6 +106,7 @@ def test_a_copy_and_a_site_that_is_disabled(place: Path) -> None:
         processes.stop([project.server, site, copy], seconds=1.0)
 
 
+@pytest.mark.nightly
 def test_a_kit_that_is_read_only_where_nothing_is_kept(place: Path, tmp_path: Path) -> None:
     kit = tmp_path / "kit"
     shutil.copytree(place / "own/kits/bank_00", kit, ignore=shutil.ignore_patterns("*.pid"))

@@ -36,7 +36,7 @@ def records(folder: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedspray", "fedavg"])
+@pytest.mark.parametrize("algorithm", ["fedspray", pytest.param("fedavg", marks=pytest.mark.nightly)])
 def test_ten_kills_change_nothing(tmp_path: Path, algorithm: str) -> None:
     run = ["run", *RUN, "--algorithm", algorithm]
     untouched = result(fedspray(*run, "--out", str(tmp_path / "untouched")))

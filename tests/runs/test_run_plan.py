@@ -80,7 +80,7 @@ def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.make_plan(ragged_federation(), settings()).fits is False
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_and_time_are_right_within_a_factor_of_two() -> None:
     options = ["--dataset", "banks", "--clients", "30", "--nodes", "600000", "--rounds", "4", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
