@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "backbone"), [*(("fedavg", name) for name in fs.backbones.names()), ("fedspray2", "gcn")]
 )
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # raised inside torch
 def test_the_same_logits(algorithm: str, backbone: str, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
     reference = pytest.importorskip("onnx.reference")

@@ -75,11 +75,11 @@ class GATModule(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """[N, in] → [N, out]."""
-        values = self.linear(x).unflatten(1, self.source.shape)
-        itself = torch.arange(len(x), device=x.device)
+        values = self.linear(x).view(-1, *self.source.shape)
+        itself = torch.arange(x.shape[0], device=x.device)
         source, target = torch.cat([edge_index, torch.stack([itself, itself])], dim=1)
         scores = (values * self.source).sum(dim=2)[source] + (values * self.target).sum(dim=2)[target]
-        shares = _softmax_by_target(functional.leaky_relu(scores, self.negative_slope), target, len(x))
+        shares = _softmax_by_target(functional.leaky_relu(scores, self.negative_slope), target, x.shape[0])
         summed = torch.zeros_like(values).index_add(0, target, values[source] * shares[:, :, None])
         return summed.flatten(1) + self.bias
 
