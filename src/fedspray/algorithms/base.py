@@ -153,7 +153,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     def to_torch(self, client: ClientT, message: Message, task: Task) -> nn.Module | None:
         """One client's model as a plain module: (x, edge_index, edge_weight) → logits [N, C].
 
-        None: `predict` gives what the backbone says with some weights, and whoever asks finds out with which.
+        None: `predict` is the backbone with some of the model's weights; the caller finds out which.
         """
         return None
 

@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         }.items():
             self.send_header(name, value)
         self.end_headers()
-        with contextlib.suppress(ConnectionError):  # whoever asked is gone
+        with contextlib.suppress(ConnectionError):  # the browser hung up
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -19,7 +19,6 @@ from fedspray.tables.sources import Source
 ID_NAMES = ("id", "node", "key", "customer", "account", "user", "name", "number", "code")
 LABEL_NAMES = ("label", "class", "target", "y", "category", "topic", "outcome", "fraud", "default", "churn", "segment")
 CLIENT_NAMES = ("client", "bank", "site", "hospital", "owner", "organisation", "organization", "branch", "country")
-SPLIT_NAMES = ("split", "part", "fold", "set")
 ENDS = (("source", "target"), ("from", "to"), ("src", "dst"), ("payer", "payee"), ("sender", "receiver"), ("a", "b"))
 MARKERS = ("NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "?", "-")
 MOST_CLASSES, MOST_WORDS, WIDE, LONG_TAIL = 50, 100, 20, 50

@@ -20,7 +20,7 @@ from fedspray.errors import MissingDataError
 from fedspray.runs.run import begin_with
 
 FRESH = 30.0
-"""Seconds for which a new run is left to whoever began it."""
+"""Seconds during which only the command that started a new run drives it."""
 
 
 def begin_run(project: Project, name: str | None) -> str:
