@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedspray.deploy.ledger import STARTED
 from fedspray.deploy.locks import PID_FILE, Lock, holder
-from fedspray.deploy.network import unixdriver
+from fedspray.deploy.network import sockets
 from fedspray.deploy.network.patches import install
 from fedspray.deploy.site.status import watch
 from fedspray.files import OWNER_ALONE
@@ -34,7 +34,7 @@ def main(kit: Path, module: str, arguments: list[str]) -> None:
         except TimeoutError:
             print(f"error: {kit} is running already, as process {holder(kit / PID_FILE)}", file=sys.stderr)
             sys.exit(2)
-        unixdriver.prepare(kit)
+        sockets.sweep()
     try:
         guard = install(kit)
         if module not in JOBS:

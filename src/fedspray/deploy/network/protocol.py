@@ -10,20 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
-
-from fedspray import files
-from fedspray.errors import printable
 
 SERVER = "server"
 COORDINATOR = "coordinator@fedspray.org"
 """The name in the coordinator's certificate."""
 NOTICES = ("fedspray", "notice")
 """Channel and topic of what the server tells a site about its own certificate."""
-
-LEDGER, EVENTS = "ledger.jsonl", "events.jsonl"
-"""What a site and the server write down, in their kits."""
 
 REPLACED = "its certificate is not the one that the coordinator signed last for this site"
 """What a site hears whose key was replaced by another."""
@@ -180,13 +173,6 @@ class Mail:
 
     def __str__(self) -> str:
         return f"{self.channel}/{self.topic} ({self.kind})"
-
-
-def read_events(kit: Path) -> list[dict[str, str]]:
-    """What the processes of a kit refused or were told: from a site's ledger, or the server's list of events."""
-    lines = files.read_lines(kit / (EVENTS if (kit / "startup" / "fed_server.json").is_file() else LEDGER))
-    known = ("time", "event", "sender", "what")
-    return [{key: printable(str(line.get(key, ""))) for key in known} for line in lines if "event" in line]
 
 
 def party_of(cell: str, sites: Collection[str]) -> Party | None:

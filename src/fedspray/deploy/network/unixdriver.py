@@ -6,14 +6,12 @@ NVFlare's default is a port on 127.0.0.1, which every user of the machine can co
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import shutil
 import socket
 import socketserver
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,10 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
 
+from fedspray.deploy.network.sockets import new_folder
+
 SCHEME = "unix"
-_prefix = "fedspray-"
 _log = logging.getLogger(__name__)
-
-
-def prepare(kit: Path) -> None:
-    """Removes what an earlier process of this kit left behind. Call it with the kit's lock held."""
-    global _prefix
-    _prefix = f"fedspray-{hashlib.sha256(str(kit).encode()).hexdigest()[:16]}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{_prefix}*"):
-        if left.lstat().st_uid == os.getuid():
-            shutil.rmtree(left, ignore_errors=True)
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
@@ -70,8 +60,8 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
 
     @staticmethod
     def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:
-        """A new address, in a new folder that is closed to everybody else. Not in the kit: its path may be too long."""
-        url = f"{SCHEME}://0{tempfile.mkdtemp(prefix=_prefix)}/job"
+        """A new address, in a new folder that is closed to everybody else."""
+        url = f"{SCHEME}://0{new_folder()}/job"
         return url, url
 
     def listen(self, connector: ConnectorInfo) -> None:

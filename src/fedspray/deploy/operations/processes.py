@@ -16,6 +16,7 @@ import psutil
 
 from fedspray.deploy.ledger import is_server
 from fedspray.deploy.locks import PID_FILE, holder
+from fedspray.deploy.network import sockets
 from fedspray.deploy.provisioning.kits import place_server
 from fedspray.deploy.site.kit import Site
 from fedspray.errors import InputError
@@ -138,6 +139,7 @@ def stop(kits: Sequence[Path], seconds: float = 5.0) -> list[Path]:
             member.kill()
     psutil.wait_procs(alive, timeout=seconds)
     _hear_of_ends()
+    sockets.sweep()
     return list(found)
 
 
