@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 GET_STARTED = (ROOT / "docs" / "get-started.md").read_text()
 
 
@@ -25,10 +25,10 @@ def leaves(nav: Any) -> list[str]:
 
 def test_the_menu_has_every_page_once() -> None:
     menu = leaves(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
-    assert sorted(menu) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+    assert sorted(menu) == sorted(str(page.relative_to(ROOT / "docs")) for page in DOCS)
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in DOCS)])
+@pytest.mark.parametrize("page", ["SECURITY.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in DOCS)])
 def test_files_and_tests_that_a_page_names_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     named = set(re.findall(r"(?<![\w/])(tests/[\w/]+\.py)", text)) | set(re.findall(r"`(deploy/[\w/]+\.py)`", text))
