@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedspray.algorithms.base import Algorithm
 from fedspray.algorithms.fedavg import FedAvg
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
+from fedspray.engine.device import CPU
+from fedspray.engine.local import InProcess
+from fedspray.engine.worker import Worker
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator, stream_key
 from fedspray.testing import awkward_federation as awkward_federation
 from fedspray.testing import ragged_federation as ragged_federation
 from fedspray.testing import stack as stack
+
+
+def worker_of(
+    algorithm: Algorithm[Any, Any],
+    federation: Federation,
+    ids: Sequence[int] | None = None,
+    *,
+    seed: int = 0,
+    device: torch.device = CPU,
+) -> Worker:
+    """A worker of these clients in double precision, before the first round; None: of all."""
+    chosen = range(federation.num_clients) if ids is None else ids
+    own = {k: federation.clients[k] for k in chosen}
+    return InProcess(own, dict.fromkeys(own, algorithm), federation.task, seed, torch.float64, device).open(list(own))
 
 
 def permuted_federation(num_nodes: int = 150) -> Federation:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from toys import ragged_federation, stack
+from toys import ragged_federation, stack, worker_of
 
 import fedspray
 from fedspray import backbones
@@ -18,7 +17,7 @@ from fedspray.algorithms.local import Local
 from fedspray.backbones.base import Dropout
 from fedspray.data.federation import Federation, Task
 from fedspray.engine import clients
-from fedspray.engine.worker import Request, Worker
+from fedspray.engine.worker import Request
 from fedspray.errors import InputError
 from fedspray.nn import tree
 from fedspray.runs import run
@@ -103,19 +102,14 @@ def test_statistics_are_those_of_a_plain_loop() -> None:
     for name, value in module.state_dict().items():
         assert torch.allclose(ours[name][0], value, rtol=0, atol=1e-5), name
     module.eval()
-    predicted, _ = clients.predict(algorithm, tree.for_prediction(state), {}, batch)
+    whole, client, _ = clients.bound(algorithm, tree.for_prediction(state), batch)
+    predicted = whole.predict(client, {}, batch)
     assert torch.allclose(predicted, module(batch.rows.features, batch.edge_index), rtol=0, atol=1e-4)
 
 
 def test_buffers_that_are_replaced_are_kept_too() -> None:
     federation = ragged_federation()
-    worker = Worker(
-        Local(backbone=backbones.make("buffered:Counting"), local_epochs=4),
-        federation.task,
-        stack(federation),
-        np.zeros(stack(federation).num_nodes),
-        0,
-    )
+    worker = worker_of(Local(backbone=backbones.make("buffered:Counting"), local_epochs=4), federation)
     for number in (1, 2, 3):
         worker.handle(Request(number, evaluate=number > 1), {})
     assert worker.tensors(3)["state.buffers.passes"].tolist() == [12, 12, 12]

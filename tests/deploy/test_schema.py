@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from play import build
-from toys import ragged_federation, stack
+from toys import ragged_federation, worker_of
 
 from fedspray.algorithms.fedgta import FedGTA
 from fedspray.algorithms.fedspray import FedSpray
@@ -23,7 +23,7 @@ from fedspray.deploy.messages.schema import (
 )
 from fedspray.deploy.messages.wire import freeze
 from fedspray.engine.rounds import start
-from fedspray.engine.worker import Request, Worker
+from fedspray.engine.worker import Request
 from fedspray.messages import mean
 
 
@@ -38,9 +38,7 @@ def test_the_schema_of_real_clients(algorithm: str, settings: dict[str, Any], ba
     schema = MessageSchema.of(own, federation.task, torch.float64)
     downlink = own.broadcast(start(own, federation.task, 3, torch.float64).server, (2,))
     assert layout_of(downlink) == schema.downlink
-    worker = Worker(
-        own, federation.task, stack(federation, ids=[2]), torch.zeros(federation.clients[2].graph.num_nodes).numpy(), 3
-    )
+    worker = worker_of(own, federation, [2], seed=3)
     uplink, counts = worker.handle(Request(1), downlink)
     assert layout_of(uplink) == schema.uplink
     assert layout_of(counts) == schema.counts

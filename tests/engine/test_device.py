@@ -13,14 +13,14 @@ import pytest
 import torch
 from play import build
 from standin import Strayed, is_there, stand_in
-from toys import ragged_federation, stack
+from toys import ragged_federation, worker_of
 
 import fedspray
 from fedspray import algorithms, backbones
 from fedspray.data.federation import Federation
 from fedspray.engine.device import CPU, find_device, nodes_that_fit
 from fedspray.engine.local import choose_blocks
-from fedspray.engine.worker import Request, Worker
+from fedspray.engine.worker import Request
 from fedspray.errors import InputError
 from fedspray.experiment import Data, RunSettings
 from fedspray.nn import tree
@@ -41,15 +41,13 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 def train(federation: Federation, algorithm: Any, device: torch.device | None) -> dict[str, torch.Tensor]:
     """Two rounds of a worker, a restart of it, and a third that reports; what leaves it is on the CPU."""
-    batch = stack(federation)
-    given = (algorithm, federation.task, batch, np.zeros(batch.num_nodes), 0, device or CPU)
-    worker, ids = Worker(*given), (0, 1, 2)
+    worker, ids = worker_of(algorithm, federation, device=device or CPU), (0, 1, 2)
     server = tree.cast(algorithm.init_server(federation.task, 0), torch.float64)
     for number in (1, 2):
         uplink, counts = worker.handle(Request(number, evaluate=number > 1), algorithm.broadcast(server, ids))
         assert not any(map(is_there, (*uplink.values(), *counts.values())))
     tensors = worker.tensors(2)
-    again = Worker(*given)
+    again = worker_of(algorithm, federation, device=device or CPU)
     again.recall({number: worker.tensors(number) for number in worker.rounds})
     request = Request(3, best_round=1, detail=True, evaluate=False, train=False)
     _, counts = again.handle(request, algorithm.broadcast(server, ids))

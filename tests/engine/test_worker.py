@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from toys import ragged_federation
+from toys import ragged_federation, worker_of
 
 from fedspray import algorithms, backbones
-from fedspray.data.batch import GraphBatch
-from fedspray.data.statistics import node_homophily
 from fedspray.engine.worker import Request, Worker
 from fedspray.nn.tree import Message
 from fedspray.seeds import torch_generator
@@ -20,10 +18,8 @@ from fedspray.seeds import torch_generator
 
 def make_worker(algorithm: str = "fedspray") -> Worker:
     federation = ragged_federation()
-    client = federation.clients[1]
-    batch = GraphBatch.from_clients([client], [1], dtype=torch.float64)
     made = algorithms.find(algorithm)(backbone=backbones.make("gcn", hidden=4))
-    return Worker(made, federation.task, batch, node_homophily(client.graph), 0)
+    return worker_of(made, federation, [1])
 
 
 def downlink(worker: Worker, round_index: int) -> Message:

@@ -162,13 +162,13 @@ class Watched(FedAvg):
         return super().predict(*given)
 
 
-def test_an_algorithm_is_ten_frames_away_at_most() -> None:
+def test_an_algorithm_is_eight_frames_away_at_most() -> None:
     fedspray.run(ragged_federation(), Watched, **SMALL)
     assert set(DEPTHS) == {
         *("init_server", "init_clients", "broadcast"),
         *("client_update", "server_update", "predict"),
     }
-    assert max(DEPTHS.values()) <= 10, DEPTHS
+    assert max(DEPTHS.values()) <= 8, DEPTHS
 
 
 def test_the_story_of_a_run_is_one_function() -> None:

@@ -6,7 +6,6 @@ survive a restart and are saved with its model, but algorithms do not see them a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,42 +34,27 @@ class WithBuffers:
 
 def init_state(algorithm: AnyAlgorithm, task: Task, batch: GraphBatch, seed: int) -> Any:
     """The clients' states before the first round."""
-    batch = _seen(algorithm, batch)
+    _, _, batch = bound(algorithm, None, batch)
     client, buffers = algorithm.init_clients(task, batch, seed), algorithm.backbone.init_buffers(task, batch, seed)
     return WithBuffers(client, buffers) if buffers else client
 
 
+def bound(algorithm: AnyAlgorithm, state: Any, batch: GraphBatch) -> tuple[AnyAlgorithm, Any, GraphBatch]:
+    """What an algorithm's methods are called with: itself, with the buffers in its backbone; its own part of the state;
+    and the batch as it wants to see it, with rows of length 1 perhaps."""
+    if isinstance(state, WithBuffers):
+        backbone = algorithm.backbone.with_buffers(state.buffers)
+        algorithm, state = replace(algorithm, backbone=backbone), state.client
+    return algorithm, state, batch.unit_rows if algorithm.unit_rows else batch
+
+
 def train(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
     """One round of local training, on all nodes or on a sample."""
-    batch = _seen(algorithm, batch)
     update = update_on_sample if algorithm.sample_nodes else type(algorithm).client_update
-    if not isinstance(state, WithBuffers):
-        return update(algorithm, state, message, batch, seed)
-    buffers = dict(state.buffers)
-    client, uplink = update(_bound(algorithm, buffers), state.client, message, batch, seed)
-    return WithBuffers(client, buffers), uplink
-
-
-def predict(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch) -> tuple[Tensor, Tensor | None]:
-    """A model's predictions, [N, C], and the logits for its loss, if different."""
-    batch = _seen(algorithm, batch)
-    if isinstance(state, WithBuffers):
-        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
-    return algorithm.predict(state, message, batch), algorithm.loss_logits(state, message, batch)
-
-
-def predict_alone(algorithm: AnyAlgorithm, state: Any, batch: GraphBatch) -> Tensor | None:
-    """Predictions of the models that clients would have had alone, if the algorithm trains them anyway."""
-    if isinstance(state, WithBuffers):
-        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
-    return algorithm.alone_logits(state, _seen(algorithm, batch))
-
-
-def votes(algorithm: AnyAlgorithm, state: Any, message: Message, batch: GraphBatch) -> Mapping[str, Tensor]:
-    """Predictions of a model's parts, if it has several."""
-    if isinstance(state, WithBuffers):
-        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
-    return algorithm.votes(state, message, _seen(algorithm, batch))
+    kept = dict(state.buffers) if isinstance(state, WithBuffers) else None  # training replaces its entries
+    algorithm, own, batch = bound(algorithm, state if kept is None else WithBuffers(state.client, kept), batch)
+    client, uplink = update(algorithm, own, message, batch, seed)
+    return client if kept is None else WithBuffers(client, kept), uplink
 
 
 def to_torch(algorithm: AnyAlgorithm, state: Any, message: Message, task: Task, batch: GraphBatch) -> nn.Module:
@@ -78,8 +62,7 @@ def to_torch(algorithm: AnyAlgorithm, state: Any, message: Message, task: Task, 
 
     ``batch`` is any of one client: predicting on it shows whose logits a prediction is.
     """
-    if isinstance(state, WithBuffers):
-        algorithm, state = _bound(algorithm, dict(state.buffers)), state.client
+    algorithm, state, _ = bound(algorithm, state, batch)
     module = algorithm.to_torch(state, message, task)
     if module is None:
         asked: Any = _Asked(algorithm.backbone)
@@ -107,12 +90,3 @@ class _Asked:
         """The backbone's own."""
         self.params, self.answer = params, self._backbone.logits(params, batch)
         return self.answer
-
-
-def _seen(algorithm: AnyAlgorithm, batch: GraphBatch) -> GraphBatch:
-    """The batch as an algorithm sees it, with rows of length 1 if it wants them."""
-    return batch.unit_rows if algorithm.unit_rows else batch
-
-
-def _bound(algorithm: AnyAlgorithm, buffers: Params) -> AnyAlgorithm:
-    return replace(algorithm, backbone=algorithm.backbone.with_buffers(buffers))

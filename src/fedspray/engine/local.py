@@ -8,9 +8,10 @@ resumed. With several threads, blocks are trained at the same time, one thread e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Task
 from fedspray.data.statistics import node_homophily
+from fedspray.engine.clients import init_state
 from fedspray.engine.crossing import Chain, Crossing, trip_of
 from fedspray.engine.device import CPU, free_memory, nodes_that_fit
 from fedspray.engine.rounds import Answers
@@ -106,7 +108,9 @@ class InProcess:
         clients = [self.clients[k] for k in ids]
         batch = GraphBatch.from_clients(clients, ids, dtype=self.dtype)
         homophily = np.concatenate([node_homophily(client.graph) for client in clients])
-        return Worker(self.algorithms[ids[0]], self.task, batch, homophily, self.seed, self.device)
+        algorithm = self.algorithms[ids[0]]
+        state = init_state(algorithm, self.task, batch, self.seed)
+        return Worker(algorithm, batch, state, homophily, self.seed, self.device)
 
     def split(self, block: Worker) -> list[Worker]:
         """The same clients as one block each."""
@@ -196,16 +200,19 @@ class LocalEngine:
         queue = list(self._blocks)
         while queue:
             again: list[Block] = []
-            for block, outcome in zip(queue, self._ask(queue, request, arrived, train_ids), strict=True):
+            for block, train, answer in self._asked(queue, request, arrived, train_ids):
                 ids = block.client_ids
-                if not isinstance(outcome, Exception):
-                    answers.append((ids, *outcome))
-                elif len(ids) == 1 and isinstance(outcome, InputError):
-                    raise InputError(f"client {self.client_names[ids[0]]}: {outcome}")
-                elif len(ids) == 1:
-                    failures[ids[0]] = f"{type(outcome).__name__}: {outcome}"
-                else:  # find the failing client; from now on they train one by one
-                    again += self._dissolve(block)
+                try:
+                    answers.append((ids, train, *answer()))
+                except RunStopped:
+                    raise
+                except Exception as error:
+                    if len(ids) > 1:  # find the failing client; from now on they train one by one
+                        again += self._dissolve(block)
+                    elif isinstance(error, InputError):
+                        raise InputError(f"client {self.client_names[ids[0]]}: {error}") from None
+                    else:
+                        failures[ids[0]] = f"{type(error).__name__}: {error}"
             queue = again
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
         shown = blank if self._hides_evaluation else dict
@@ -256,22 +263,24 @@ class LocalEngine:
         if self._crossing is not None:
             self._crossing.load(tree.part_of(tensors, "links"), round_index)
 
-    def _ask(
+    def _asked(
         self, blocks: Sequence[Block], request: Request, downlink: Message, train_ids: Set[int]
-    ) -> Iterator[tuple[bool, Message, Message] | Exception]:
-        """For each block: whether it trained, what it sends up and its counts; or why there is none of that."""
-
-        def ask(block: Block) -> tuple[bool, Message, Message] | Exception:
-            ids = block.client_ids
-            train = request.train and ids[0] in train_ids
-            try:
-                return train, *block.handle(replace(request, train=train), _rows(downlink, ids))
-            except RunStopped:
-                raise
-            except Exception as error:
-                return error
-
-        return map(ask, blocks) if self._pool is None else self._pool.map(ask, blocks)
+    ) -> Iterator[tuple[Block, bool, Callable[[], tuple[Message, Message]]]]:
+        """Each block, whether it trains, and what gives its uplink and counts; several are at work if threads are."""
+        asks = (
+            (block, train, partial(block.handle, replace(request, train=train), _rows(downlink, block.client_ids)))
+            for block in blocks
+            for train in [request.train and block.client_ids[0] in train_ids]
+        )
+        if self._pool is None:
+            yield from asks
+            return
+        waiting = [(block, train, self._pool.submit(ask)) for block, train, ask in asks]
+        try:
+            yield from ((block, train, future.result) for block, train, future in waiting)
+        finally:  # if one stops the run
+            for _, _, future in waiting:
+                future.cancel()
 
     def _dissolve(self, block: Block) -> Sequence[Block]:
         singles = self._home.split(block)

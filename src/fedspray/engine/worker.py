@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
-from fedspray.data.federation import Task
 from fedspray.engine import clients
 from fedspray.engine.crossing import columns_in_use
 from fedspray.engine.device import CPU
@@ -86,8 +85,8 @@ class Worker:
 
     Args:
         algorithm: what they run.
-        task: what the federation agreed on.
         batch: their data.
+        state: theirs before the first round, from `clients.init_state`.
         homophily: [N] local homophily of each node (NaN: none), for the report by homophily.
         seed: the run's.
         device: where they train. Input is moved there; output is on the CPU.
@@ -96,17 +95,17 @@ class Worker:
     def __init__(
         self,
         algorithm: Algorithm[Any, Any],
-        task: Task,
         batch: GraphBatch,
+        state: Any,
         homophily: NDArray[np.float64],
         seed: int,
         device: torch.device = CPU,
     ) -> None:
         prepare_process()
-        self.algorithm, self.batch, self._task, self._seed = algorithm, batch, task, seed
+        self.algorithm, self.batch, self._seed = algorithm, batch, seed
         self._counter = Counter(batch, homophily)
         self._device, self._placed = device, batch.to(device)
-        self._memories = [Memory(0, tree.to(clients.init_state(algorithm, task, batch, seed), device))]
+        self._memories = [Memory(0, tree.to(state, device))]
 
     @property
     def client_ids(self) -> tuple[int, ...]:
@@ -152,7 +151,9 @@ class Worker:
 
     def _evaluated(self, shown: Snapshot, *, detail: bool) -> Message:
         with flush_denormals(), torch.no_grad():
-            logits, loss_logits = clients.predict(self.algorithm, shown.client, shown.message, self._placed)
+            algorithm, state, batch = clients.bound(self.algorithm, shown.client, self._placed)
+            logits = algorithm.predict(state, shown.message, batch)
+            loss_logits = algorithm.loss_logits(state, shown.message, batch)
         loss_logits = None if loss_logits is None else loss_logits.cpu()
         return self._counted(shown, logits.cpu(), loss_logits, detail=detail)
 

@@ -156,8 +156,11 @@ def _loss(algorithm: Algorithm[Any, Any], snapshot: Snapshot, batch: GraphBatch)
     if not len(batch.val):
         return torch.inf
     with torch.no_grad():
-        logits, loss_logits = clients.predict(algorithm, snapshot.client, snapshot.message, batch)
-    chosen = (logits if loss_logits is None else loss_logits)[batch.val]
+        algorithm, state, seen = clients.bound(algorithm, snapshot.client, batch)
+        logits = algorithm.loss_logits(state, snapshot.message, seen)
+        if logits is None:
+            logits = algorithm.predict(state, snapshot.message, seen)
+    chosen = logits[batch.val]
     loss = float(torch.nn.functional.cross_entropy(chosen, batch.labels[batch.val]))
     return loss if loss == loss else torch.inf
 

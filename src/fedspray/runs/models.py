@@ -141,7 +141,8 @@ class PersonalModel:
     def predict_alone(self, data: Graph, train: NDArray[np.bool_] | None = None) -> NDArray[np.float64] | None:
         """The same of the model that the client would have had alone, where the algorithm trains that anyway."""
         with torch.no_grad():
-            logits = clients.predict_alone(self.algorithm, self.snapshot.client, self._batch(data, train))
+            algorithm, client, batch = clients.bound(self.algorithm, self.snapshot.client, self._batch(data, train))
+            logits = algorithm.alone_logits(client, batch)
         return None if logits is None else scaled(_array(logits), 1.0)
 
     def to_torch(self) -> torch.nn.Module:
@@ -183,11 +184,11 @@ class PersonalModel:
         self, graph: Graph, train: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, dict[str, NDArray[np.float64]]]:
         """Logits [N, C] of predictions, of probabilities if those are others, and of the model's parts."""
-        batch, (client, message) = self._batch(graph, train), (self.snapshot.client, self.snapshot.message)
         with torch.no_grad():
-            logits, loss_logits = clients.predict(self.algorithm, client, message, batch)
-            votes = clients.votes(self.algorithm, client, message, batch)
-        told = {name: _array(value) for name, value in votes.items()}
+            algorithm, client, batch = clients.bound(self.algorithm, self.snapshot.client, self._batch(graph, train))
+            given = client, self.snapshot.message, batch
+            logits, loss_logits = algorithm.predict(*given), algorithm.loss_logits(*given)
+            told = {name: _array(value) for name, value in algorithm.votes(*given).items()}
         return _array(logits), None if loss_logits is None else _array(loss_logits), told
 
     def _batch(self, graph: Graph, train: NDArray[np.bool_] | None) -> GraphBatch:

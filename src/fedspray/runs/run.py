@@ -22,7 +22,7 @@ from fedspray.experiment import RoundSettings, RunSettings
 from fedspray.files import Json
 from fedspray.runs import benefit, nodes, store
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
-from fedspray.runs.conduct import Host, conduct, header
+from fedspray.runs.conduct import conduct, header
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.result import RunResult
 from fedspray.runs.settings import Resolved, resolve
@@ -109,47 +109,22 @@ def carry_out(
         begun: whether the folder was just made for this federation; if not, its data is checked.
         cluster: where the clients are trained; None: in this process.
     """
-    here = Here(federation, resolve(run), threads, cluster)
+    run = resolve(run)
+    federation.check_labels(run.settings.keep_split)
+    open_host = partial(_LocalHost, federation, run, run.for_clients(federation.roster), threads, cluster)
     if folder is not None and not begun and (folder / "settings.json").exists():
         _check_same_data(folder, federation)
         if not (folder / store.FEDERATION).exists():  # killed just before it was written
             _describe(folder, federation)
     heard = [*callbacks, *([] if on_record is None else [Listener(on_record)])]
     with sole_writer(folder):
-        result = conduct(
-            federation.roster, here.run, folder, here.open, checkpoint_every=checkpoint_every, callbacks=heard
-        )
-    return here.finished(result, folder)
+        result = conduct(federation.roster, run, folder, open_host, checkpoint_every=checkpoint_every, callbacks=heard)
+    return replace(result, folder=folder, writer=partial(_write, federation, run, threads))
 
 
 def sole_writer(folder: Path | None) -> AbstractContextManager[None]:
     """Keeps others from writing into the folder."""
     return nullcontext() if folder is None else files.only_writer(folder)
-
-
-class Here:
-    """The clients of a run, all in this process, or on a cluster that it leads.
-
-    Args:
-        federation: the clients and their data.
-        run: what is run.
-        threads: for training blocks of clients in parallel, or inside products.
-        cluster: where they are trained; None: in this process.
-    """
-
-    def __init__(self, federation: Federation, run: Resolved, threads: int = 1, cluster: Cluster | None = None) -> None:
-        federation.check_labels(run.settings.keep_split)
-        self.run, self._federation, self._threads, self._cluster = run, federation, threads, cluster
-        self._algorithms = run.for_clients(federation.roster)
-
-    def open(self, seed: int, blocks: Blocks | None) -> Host:
-        """The clients of one seed; ``blocks`` are a checkpoint's."""
-        own = self._federation if self.run.settings.keep_split else self._federation.with_split(seed)
-        return _LocalHost(own, self.run, self._algorithms, seed, blocks, self._threads, self._cluster)
-
-    def finished(self, result: RunResult, folder: Path | None) -> RunResult:
-        """The result that knows its folder, or how to write one."""
-        return replace(result, folder=folder, writer=partial(_write, self._federation, self.run, self._threads))
 
 
 def _write(federation: Federation, run: Resolved, threads: int, result: RunResult, folder: Path) -> None:
@@ -193,18 +168,20 @@ def _baseline(run: Resolved, seed: int) -> RunSettings:
 
 
 class _LocalHost(LocalEngine):
-    """All clients in this process, and their models."""
+    """The clients of one seed and their models, in this process or on a cluster; ``blocks`` are a checkpoint's."""
 
     def __init__(
         self,
         federation: Federation,
         run: Resolved,
         algorithms: Sequence[Algorithm[Any, Any]],
-        seed: int,
-        blocks: Blocks | None,
         threads: int,
         cluster: Cluster | None,
+        seed: int,
+        blocks: Blocks | None,
     ) -> None:
+        if not run.settings.keep_split:
+            federation = federation.with_split(seed)
         if blocks is None and run.rounds.participation < 1:
             blocks = single_blocks(federation)
         home = None

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm
-from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Split, Task
 from fedspray.data.graph import Graph
-from fedspray.data.statistics import node_homophily
+from fedspray.engine.local import InProcess
 from fedspray.engine.rounds import start
 from fedspray.engine.sums import SumLayout
-from fedspray.engine.worker import Request, Worker
+from fedspray.engine.worker import Request
 from fedspray.links.secure_sum import SecureSum
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, key_of
 from fedspray.nn.tree import Message
@@ -56,10 +55,9 @@ class MessageSchema:
     @lru_cache(maxsize=64)
     def of(cls, algorithm: Algorithm[Any, Any], task: Task, dtype: torch.dtype, *, links: bool = False) -> Self:
         """Plays a round and the report with a client of two nodes."""
-        batch, homophily = _two_nodes(task, dtype)
         server = start(algorithm, task, 0, dtype).server
         downlink = algorithm.broadcast(server, (0,))
-        worker = Worker(algorithm, task, batch, homophily, 0)
+        worker = InProcess({0: _two_nodes(task)}, {0: algorithm}, task, 0, dtype).open([0])
         uplink, counts = worker.handle(Request(1), downlink)
         _, detail = worker.handle(Request(2, train=False, evaluate=False, best_round=0, detail=True), {})
         sent, answered, counted, reported = (layout_of(message) for message in (downlink, uplink, counts, detail))
@@ -169,7 +167,7 @@ def _outside(name: str, value: Tensor, lowest: float, highest: float) -> str | N
     return f"{name} holds {wrong[0].item():g}, but {lowest:g} to {highest:g} is allowed"
 
 
-def _two_nodes(task: Task, dtype: torch.dtype) -> tuple[GraphBatch, np.ndarray[Any, np.dtype[np.float64]]]:
+def _two_nodes(task: Task) -> Client:
     graph = Graph.from_arrays(
         np.zeros((2, task.num_features), dtype=np.float32),
         np.array([[0, 1], [1, 0]]),
@@ -177,5 +175,4 @@ def _two_nodes(task: Task, dtype: torch.dtype) -> tuple[GraphBatch, np.ndarray[A
         num_classes=task.num_classes,
     )
     split = Split(*(np.array(mask) for mask in ([True, False], [False, True], [False, False])))
-    client = Client("nobody", graph, split, np.arange(2))
-    return GraphBatch.from_clients([client], [0], dtype=dtype), node_homophily(graph)
+    return Client("nobody", graph, split, np.arange(2))

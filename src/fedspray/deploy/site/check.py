@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client
-from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.package import digest
 from fedspray.deploy.provisioning import certificates
 from fedspray.deploy.provisioning.kits import check_policies
 from fedspray.deploy.site.kit import Site
 from fedspray.deploy.site.status import ask_server, server_of
+from fedspray.engine.local import InProcess
 from fedspray.engine.process import process_peak
-from fedspray.engine.worker import Request, Worker
+from fedspray.engine.worker import Request
 from fedspray.errors import InputError, MissingDataError
 from fedspray.nn import tree
 
@@ -73,8 +72,7 @@ def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any
     torch.set_num_threads(site.threads)
     k, seed = roster.clients.index(site.name), run.settings.seeds[0]
     algorithm = replace(agreement.algorithms[k], local_epochs=1)
-    batch = GraphBatch.from_clients([client], [k], dtype=run.dtype)
-    worker = Worker(algorithm, roster.task, batch, node_homophily(client.graph), seed, run.device)
+    worker = InProcess({k: client}, {k: algorithm}, roster.task, seed, run.dtype, run.device).open([k])
     server = tree.cast(run.algorithm.init_server(roster.task, seed), run.dtype)
     downlink = run.algorithm.broadcast(server, list(range(roster.num_clients)))
     message = {name: value[k : k + 1] for name, value in downlink.items()}

@@ -21,15 +21,14 @@ import torch
 from torch import Tensor
 
 from fedspray import files
-from fedspray.data.batch import GraphBatch
-from fedspray.data.statistics import node_homophily
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.messages.schema import MessageSchema, difference, layout_of
 from fedspray.deploy.messages.wire import SUM, Ask, Reply
 from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
-from fedspray.engine.crossing import ClientEnd, columns_in_use, trip_of
+from fedspray.engine.crossing import ClientEnd, trip_of
+from fedspray.engine.local import InProcess
 from fedspray.engine.secure import STEPS, Member
 from fedspray.engine.sums import Party
 from fedspray.engine.worker import Worker
@@ -163,9 +162,8 @@ class SiteRun:
         if seed not in self._agreement.settings.seeds:
             raise Refused(f"seed {seed} is not in the agreement, whose seeds are {self._agreement.settings.seeds}")
         client = self._site.client(self._agreement, seed)
-        run, homophily = self._agreement.resolved, node_homophily(client.graph)
-        batch = GraphBatch.from_clients([client], [self._id], dtype=run.dtype)
-        worker = Worker(self._algorithm, self._agreement.roster.task, batch, homophily, seed, run.device)
+        run, task, k = self._agreement.resolved, self._agreement.roster.task, self._id
+        worker = InProcess({k: client}, {k: self._algorithm}, task, seed, run.dtype, run.device).open([k])
         data = client.fingerprint()
         stored = [store.read_tensors(file) for file in sorted(self._folder(seed).glob("memory-*.safetensors"))]
         if any(meta.get("data", data) != data for _, meta in stored):  # memories of older versions do not say
@@ -175,11 +173,11 @@ class SiteRun:
             )
         chain = [link for link in run.links if not link.only_sums]
         if chain:
-            trip = trip_of(self._algorithm, self._agreement.roster.task, seed, run.dtype)
-            own = replace(trip, client_id=self._id, secret=self._secret(seed), columns=columns_in_use(batch)[0])
+            trip = trip_of(self._algorithm, task, seed, run.dtype)
+            own = replace(trip, client_id=k, secret=self._secret(seed), columns=worker.columns[0])
             self._links = ClientEnd(chain, own)
         if self._agreement.secure_sum is not None:
-            self._party = self._party_of(self._agreement.secure_sum, seed, batch.train_class_counts[0])
+            self._party = self._party_of(self._agreement.secure_sum, seed, worker.batch.train_class_counts[0])
         if stored:
             worker.recall({meta["round"]: tensors for tensors, meta in stored})
             if self._links is not None:
