@@ -26,7 +26,7 @@ from toys import ragged_federation
 
 from fedspray.algorithms.base import Algorithm
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.ledger import LEDGER, read_answers
+from fedspray.deploy.ledger import LEDGER, read_answers, verify
 from fedspray.deploy.messages.wire import Ask, Reply, freeze, thaw
 from fedspray.deploy.site.executor import SiteExecutor
 from fedspray.deploy.site.kit import Site
@@ -92,7 +92,8 @@ def test_an_answer_that_is_sent_again_is_in_the_ledger_again(tmp_path: Path) -> 
     job = Job(tmp_path).start()
     first, second = job.ask(), job.ask()
     assert first.error is None
-    assert first.pack()[0] == second.pack()[0], "the previous answer, seconds included"
+    assert replace(first, ledger=second.ledger).pack()[0] == second.pack()[0], "the previous answer, seconds included"
+    assert verify(job.kit, [str(first.ledger)])["head"] == second.ledger
     lines = read_answers(job.kit)
     assert [(line["run"], line["seed"], line["round"]) for line in lines] == [("run", 0, 1)] * 2
     assert lines[0]["fields"] == lines[1]["fields"]

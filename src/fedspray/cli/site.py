@@ -145,7 +145,17 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     return {"connected": 0, "stopped": NOT_RUNNING}.get(found["state"], NOT_CONNECTED)
 
 
-def ledger(kit: Kit, /, *, as_json: AsJson = False) -> None:
+def ledger(
+    kit: Kit,
+    /,
+    *,
+    verify: Annotated[bool, flag("Prove that no line was changed or removed since it was written.")] = False,
+    heads: Annotated[
+        list[str] | None,
+        flag("With --verify: what the coordinator has of this ledger (deploy status --json).", "SHA256", name="--head"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show what left this building so far (answers, bytes and fields of each run), and what was refused."""
     from rich.table import Table
 
@@ -153,6 +163,9 @@ def ledger(kit: Kit, /, *, as_json: AsJson = False) -> None:
     from fedspray.deploy.site.kit import Site
 
     site, output, events = Site.open(kit), Output(as_json), read_events(kit)
+    if verify or heads:
+        _verify(output, kit, heads or [])
+        return
     runs: dict[str, dict[str, Any]] = {}
     for line in read_answers(kit):
         run = runs.setdefault(line["run"], {"answers": 0, "bytes": 0, "fields": {}})
@@ -173,6 +186,18 @@ def ledger(kit: Kit, /, *, as_json: AsJson = False) -> None:
         for event in events:
             output.show(f"{event['time']}: {event['event']}: {event['sender']}: {event['what']}")
     output.result({"site": site.name, "runs": runs, "events": events})
+
+
+def _verify(output: Output, kit: Path, heads: list[str]) -> None:
+    from fedspray.deploy import ledger
+
+    found = ledger.verify(kit, heads)
+    older = f", after {found['unsealed']} lines of an older version that are not" if found["unsealed"] else ""
+    output.show(f"all {found['lines']} lines are as they were written, one behind the other{older}")
+    if found["cut_off"]:
+        output.show(f"a crash cut off line {', '.join(map(str, found['cut_off']))}")
+    output.show(f"the last line ends with {found['head'] or 'nothing'}")
+    output.result(found)
 
 
 @organisational

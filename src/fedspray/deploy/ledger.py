@@ -2,7 +2,9 @@
 
 ::
 
-    KIT/ledger.jsonl     at a site: every answer that left, and every event
+    KIT/ledger.jsonl     at a site: every answer that left, and every event, as a chain (`fedspray.deploy.chain`)
+    KIT/state/ledger.json   the sha256 that ends its last line; the coordinator has one of each answer (`ledger` in
+                         RUN/seed-0/exchanges.jsonl), so that a site cannot cut its ledger unseen
     KIT/events.jsonl     at the server: every event: what it refused, who came and went, which job ended where
     RUN/events.jsonl     at the coordinator: every event of one run
 
@@ -13,15 +15,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedspray import files
+from fedspray.deploy import chain
 from fedspray.errors import DiskFull, printable
 from fedspray.files import Json
 
-LEDGER, EVENTS = "ledger.jsonl", "events.jsonl"
+LEDGER, EVENTS, HEAD = "ledger.jsonl", "events.jsonl", "ledger.json"
 STARTED, CONNECTED, LOST, JOB_ENDED = "started", "connected", "connection lost", "job process ended"
 """Events that are looked for by their name."""
 
@@ -35,19 +39,28 @@ def write_event(folder: Path, event: str, sender: str, what: str) -> None:
     """Adds an event to a kit's ledger, or to the events of the server or a run; a full disk stops nothing."""
     line = {"time": now(), "event": event, "sender": printable(sender), "what": printable(what)}
     with contextlib.suppress(OSError, DiskFull):
-        files.append_line(_file(folder), json.dumps(line))
+        if (file := _file(folder)).name == LEDGER:
+            _enter(folder, line)
+        else:
+            files.append_line(file, json.dumps(line))
 
 
 def write_statistics(kit: Path, site: str, name: str, text: str) -> None:
     """Adds statistics of a site's tables that may leave, in full, to its ledger."""
     what = f"statistics of tables, {name}, {len(text.encode())} bytes"
     line = {"time": now(), "event": "statistics", "sender": printable(site), "what": printable(what)}
-    files.append_line(kit / LEDGER, json.dumps({**line, "statistics": json.loads(text)}))
+    _enter(kit, {**line, "statistics": json.loads(text)})
 
 
-def write_answer(kit: Path, line: str) -> None:
-    """Adds an answer that is about to leave to a site's ledger."""
-    files.append_line(kit / LEDGER, line)
+def write_answer(kit: Path, line: Json) -> str:
+    """Adds an answer that is about to leave to a site's ledger; returns the head of the ledger."""
+    return _enter(kit, line)
+
+
+def verify(kit: Path, heads: Collection[str] = ()) -> Json:
+    """Checks a site's ledger line by line, and that the head which was kept apart and ``heads`` are in it."""
+    kept = files.read_json(kit / "state" / HEAD).values() if (kit / "state" / HEAD).exists() else ()
+    return chain.verify(kit / LEDGER, [*kept, *heads])
 
 
 def read_events(folder: Path) -> list[dict[str, str]]:
@@ -86,6 +99,14 @@ def presence(server: Path) -> dict[str, tuple[bool, str]]:
 def now() -> str:
     """The time of a line."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _enter(kit: Path, line: Json) -> str:
+    head = chain.append(kit / LEDGER, line)
+    with contextlib.suppress(OSError, DiskFull):  # the line is there; this only helps to find out if it goes missing
+        (kit / "state").mkdir(exist_ok=True)
+        files.write_json(kit / "state" / HEAD, {"head": head})
+    return head
 
 
 def _file(folder: Path) -> Path:

@@ -90,10 +90,12 @@ class Reply:
     seed: int | None = None
     """What it answers: the seed and round that were asked. None: the request could not be read."""
     round_index: int | None = None
+    ledger: str | None = None
+    """sha256 that ends the line of the site's ledger about this answer, and with it all lines before."""
 
     def pack(self) -> tuple[Json, Arrays]:
         """As JSON and arrays."""
-        names = ("trained", "error", "model", "seconds", "cpu_seconds", "seed", "round_index")
+        names = ("trained", "error", "model", "seconds", "cpu_seconds", "seed", "round_index", "ledger")
         arrays = _arrays(tree.prefixed("uplink", self.uplink) | tree.prefixed("counts", self.counts))
         return {name: getattr(self, name) for name in names}, arrays
 
@@ -105,14 +107,15 @@ class Reply:
             head,
             {
                 **{"trained": bool, "error": text, "model": text, "seconds": number, "cpu_seconds": number},
-                **{"seed": maybe, "round_index": maybe},
+                **{"seed": maybe, "round_index": maybe, "ledger": text},
             },
         )
         for name in ("seconds", "cpu_seconds"):
             if not (math.isfinite(head[name]) and head[name] >= 0):
                 raise Malformed(f"{name} is {head[name]}, but must be a time")
-        if head["model"] is not None and not re.fullmatch("[0-9a-f]{64}", head["model"]):
-            raise Malformed(f"model is {head['model'][:80]!r}, but must be a sha256")
+        for name in ("model", "ledger"):
+            if head[name] is not None and not re.fullmatch("[0-9a-f]{64}", head[name]):
+                raise Malformed(f"{name} is {head[name][:80]!r}, but must be a sha256")
         if head["error"] is not None:
             head = {**head, "error": printable(head["error"])}
         message = _message(arrays)

@@ -15,7 +15,7 @@ from fedspray.deploy.operations.session import AdminSession, Unreachable
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.provisioning.certificates import check_dates
 from fedspray.deploy.provisioning.project import Project
-from fedspray.deploy.server.progress import read_exchanges, read_progress
+from fedspray.deploy.server.progress import EXCHANGES, read_exchanges, read_progress
 from fedspray.errors import MissingDataError
 from fedspray.runs.run import begin_with
 
@@ -89,6 +89,7 @@ def project_status(project: Project) -> dict[str, Any]:
         "disabled": [name for name, member in members.read(project.server).items() if member.disabled],
         "events": read_events(project.server),
         "runs": {name: _run_status(project, name) for name in names},
+        "ledgers": ledgers(project),
     }
 
 
@@ -102,6 +103,17 @@ def missed_rounds(project: Project, run: str) -> dict[str, list[int]]:
                 if answer["failed"] is not None:
                     missed.setdefault(site, []).append(exchange["round"])
     return missed
+
+
+def ledgers(project: Project) -> dict[str, dict[str, Any]]:
+    """By site: how its ledger ended when it answered last, and when that was."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in (project.folder / "runs").glob(f"*/seed-*/{EXCHANGES}"):
+        for line in files.read_lines(file):
+            for site, answer in line["sites"].items():
+                if answer.get("ledger") and line["time"] >= found.get(site, line)["time"]:
+                    found[site] = {"time": line["time"], "head": answer["ledger"]}
+    return found
 
 
 def _run_status(project: Project, run: str) -> dict[str, Any]:

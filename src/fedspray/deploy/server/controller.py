@@ -70,6 +70,8 @@ class RunController(Controller):  # type: ignore[misc]
         self._absent: set[str] = set()
         self._failing: dict[str, int] = {}
         """Sites whose last answer was missing or wrong, and since which round."""
+        self._heads: dict[str, str] = {}
+        """How each site's ledger ended when it answered last."""
         self._largest = 0
         """Bytes of an answer's arrays at most."""
 
@@ -116,6 +118,8 @@ class RunController(Controller):  # type: ignore[misc]
 
             conduct(roster, run, folder, open_host, checkpoint_every=1, callbacks=[self._recorder])
             self._recorder.finish()
+            for site, head in self._heads.items():
+                self._recorder.tell("ledger", site, f"at the end of the run its ledger ended with {head}")
         except RunStopped as error:
             self._recorder.show(state="stopped", reason=str(error))
         except InputError as error:  # it cannot even begin
@@ -220,10 +224,13 @@ class RunController(Controller):  # type: ignore[misc]
             sites[name] = {"failed": failed, "bytes_down": sizes[name]}
             if isinstance(reply, Reply):
                 arrays = reply.pack()[1]
+                if reply.ledger is not None:
+                    self._heads[name] = reply.ledger
                 sites[name] |= {
                     "seconds": reply.seconds,
                     "cpu_seconds": reply.cpu_seconds,
                     "bytes_up": sum(value.nbytes for value in arrays.values()),
+                    "ledger": reply.ledger,
                 }
         self._tell_failures(ask.request.round_index, {name: site["failed"] for name, site in sites.items()})
         line = {"round": ask.request.round_index, "time": time.time(), "seconds": seconds, "sites": sites}

@@ -22,7 +22,7 @@ from fedspray.files import Json
 TOLD = (Refused, Unsafe, OtherVersionError, NotFinite, Forgotten, Malformed)
 """Errors whose text leaves: it names agreements, versions, rounds and parts of messages. That of all others may name
 paths or quote data, so only their kind leaves, and the text is in the site's own log."""
-NO_NAME = "(not a name)"
+NO_NAME, NO_HASH = "(not a name)", "0" * 64
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +41,7 @@ class RequestHandler:
         self._run: SiteRun | None = None
         self._closed = "the site's job has ended"
         self._last: tuple[Json, Reply] | None = None
-        self._owed: list[str] = []
+        self._owed: list[Json] = []
         """Lines that the ledger had no room for."""
         try:
             self._run = SiteRun(_site_of(folder, identity), self._name, agreement)
@@ -60,7 +60,7 @@ class RequestHandler:
             _log.exception("a request cannot be read: %s", error)
             reply = Reply(error=f"the request cannot be read: {_sentence(error)}")
         try:
-            self._note(ask, reply)
+            reply = replace(reply, ledger=self._note(ask, reply))
         except (DiskFull, OSError) as error:  # what is not in the ledger does not leave, but this says nothing of it
             _log.exception("an answer is not sent: %s", error)
             reason = f"{type(error).__name__}: the site's ledger cannot be written, so its answer is not sent"
@@ -92,15 +92,16 @@ class RequestHandler:
             self._last = (head, reply)
         return reply
 
-    def _note(self, ask: Ask | None, reply: Reply) -> None:
-        """Writes into the ledger what is about to leave; what cannot be written there does not leave."""
-        for line in (*self._owed, self._line(ask, reply)):
-            ledger.write_answer(self._folder, line)
+    def _note(self, ask: Ask | None, reply: Reply) -> str:
+        """Writes into the ledger what is about to leave and returns its head; what cannot be written does not leave."""
+        for line in (*self._owed, self._line(ask, replace(reply, ledger=NO_HASH))):
+            head = ledger.write_answer(self._folder, line)
             self._owed = self._owed[1:]
+        return head
 
-    def _line(self, ask: Ask | None, reply: Reply) -> str:
+    def _line(self, ask: Ask | None, reply: Reply) -> Json:
         head, arrays = reply.pack()
-        line = {
+        return {
             "time": ledger.now(),
             "run": self._name,
             "seed": None if ask is None else ask.seed,
@@ -112,7 +113,6 @@ class RequestHandler:
             },
             **({} if ask is None or not reply.uplink or self._run is None else self._run.told(ask)),
         }
-        return json.dumps(line)
 
 
 def _printable(run: Any) -> str:
