@@ -53,7 +53,7 @@ def play_ours(federation: Federation, case: Case, pause: Pause) -> None:
         RoundSettings(rounds=_ENDLESS),
         SEED,
         progress,
-        on_exchange=ProxyKeeper(algorithms[0].class_vectors).on_exchange,
+        on_exchange=ProxyKeeper(algorithms[0].uplink).on_exchange,
         on_record=on_record,
         # a round's record is complete one round later
         on_round=lambda _: pause(latest.pop() if latest else None),

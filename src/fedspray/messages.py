@@ -38,6 +38,7 @@ class Kind:
 WEIGHTS = Kind("weights", -1e6, 1e6)
 """Weights of a model and averages of representations: trained ones are below 100."""
 CLASS_VECTORS = Kind("a vector for each class", -1e6, 1e6)
+"""The report shows them if they travel both ways."""
 COUNTS = Kind("counts", 0, 1e9, whole=True)
 """Of nodes or edges: no site has more."""
 TRAIN_NODES = Kind("training nodes", 0, 1e9, whole=True)

@@ -21,9 +21,11 @@ from fedspray import algorithms, backbones, links
 from fedspray.algorithms.fedavg import FedAvg
 from fedspray.algorithms.fedspray import FedSpray
 from fedspray.data.batch import GraphBatch
+from fedspray.engine.collector import Collector, added
 from fedspray.engine.local import LocalEngine
-from fedspray.engine.secure import Collector, LocalIdentity, Member, NotOpened, Unsafe, added, pair_mask, words_of
-from fedspray.engine.sums import by_class
+from fedspray.engine.member import Member
+from fedspray.engine.secure import NotOpened, Unsafe, pair_mask, words_of
+from fedspray.engine.sums import LocalIdentity, by_class
 from fedspray.engine.worker import Request
 from fedspray.errors import InputError
 from fedspray.evaluation.metrics import Counts

@@ -64,9 +64,6 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     """Named sets of settings."""
     formerly: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Former algorithms that this one replaces with certain values, by name: their cells are still found."""
-    class_vectors: ClassVar[tuple[str, str] | None] = None
-    """For the report: the message's key that holds one vector per class, both ways, and the uplink's key that says how
-    much of each class a client has; None: there are none."""
     shares_gnn: ClassVar[bool] = True
     """Whether the GNN's weights are averaged, so that all clients need the same backbone."""
     ignores: ClassVar[frozenset[str]] = frozenset()

@@ -60,7 +60,6 @@ class FedProto(Algorithm[ServerState, ClientState]):
 
     summary: ClassVar[str] = "personal GNNs that share class means of representations"
     citation: ClassVar[str] = "Tan et al., AAAI 2022"
-    class_vectors: ClassVar[tuple[str, str] | None] = ("prototypes", "class_counts")
     shares_gnn: ClassVar[bool] = False
     uplink: ClassVar[Declared] = {
         "prototypes": mean(

@@ -72,7 +72,6 @@ class FedSpray(Algorithm[ServerState, ClientState]):
 
     summary: ClassVar[str] = "personal GNNs, distilled from a shared encoder with aligned structure proxies"
     citation: ClassVar[str] = "Fu et al., KDD 2024"
-    class_vectors: ClassVar[tuple[str, str] | None] = ("class_proxies", "class_ratios")
     shares_gnn: ClassVar[bool] = False
     uplink: ClassVar[Declared] = {
         "encoder.*": mean("the feature-structure encoder after local training"),

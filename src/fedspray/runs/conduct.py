@@ -84,7 +84,7 @@ def conduct(
         meta, tensors = _checkpoint(own)
         host = open_host(seed, meta.get("blocks"))
         progress = start(run.algorithm, roster.task, seed, run.dtype)
-        kept = ProxyKeeper(run.algorithm.class_vectors, tree.part_of(tensors, "proxies"))
+        kept = ProxyKeeper(run.algorithm.uplink, tree.part_of(tensors, "proxies"))
         if meta:
             progress = Progress(tree.restore(progress.server, tree.part_of(tensors, "server")), **meta["progress"])
             progress = _without_the_gone(progress, host.client_ids)

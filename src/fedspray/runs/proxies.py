@@ -18,6 +18,7 @@ from torch import Tensor
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request
 from fedspray.files import Json
+from fedspray.messages import CLASS_VECTORS, Declared, fates
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs import store
@@ -62,18 +63,19 @@ class ClassProxies:
 
 
 class ProxyKeeper(Callback):
-    """Keeps the class vectors an algorithm sends, if it declares any (`Algorithm.class_vectors`).
+    """Keeps the class vectors an algorithm sends both ways, if it declares a mean of `CLASS_VECTORS`.
 
     Which round is best is known two exchanges later, so the vectors of the last two rounds and of the best one are
     kept.
 
     Args:
-        keys: the message's key of the vectors, and that of how much of each class a client has; None: there are none.
+        declared: the algorithm's uplink; the weight of the vectors says how much of each class a client has.
         tensors: the state of a checkpoint.
     """
 
-    def __init__(self, keys: tuple[str, str] | None, tensors: Mapping[str, Tensor] | None = None) -> None:
-        self._keys = keys
+    def __init__(self, declared: Declared, tensors: Mapping[str, Tensor] | None = None) -> None:
+        keys = fates(declared).items()
+        self._keys = next(((name, key.weight) for name, key in keys if key.kind is CLASS_VECTORS and key.weight), None)
         held = tensors or {}
         rounds = sorted({int(name.split(".")[0]) for name in held})
         self._rounds = {r: dict(tree.part_of(held, str(r))) for r in rounds}

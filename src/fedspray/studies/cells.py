@@ -15,7 +15,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,15 @@ class Named(Experiment):
         """The backbone's name."""
         return self.run.backbone
 
+    made: Resolved | None = field(default=None, compare=False, repr=False)
+    """The objects of a run that differs at most in its seeds."""
+
     @cached_property
     def resolved(self) -> Resolved:
         """What is run, as objects."""
-        return resolve(self.run)
+        if self.made is None or replace(self.made.settings, seeds=self.run.seeds) != self.run:
+            return resolve(self.run)
+        return replace(self.made, settings=self.run)
 
     @property
     def settings(self) -> Json:
@@ -62,7 +67,7 @@ class Named(Experiment):
 
     def __getstate__(self) -> Json:
         """Without the objects: a worker finds their classes by name."""
-        return {name: value for name, value in vars(self).items() if name != "resolved"}
+        return {name: value for name, value in vars(self).items() if name != "resolved"} | {"made": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +99,7 @@ class Row(Named):
 
     def finished(self, ended: Sequence[Cell]) -> Row:
         """The same row with its cells."""
-        row = replace(self, ended=tuple(ended))
-        vars(row)["resolved"] = self.resolved
-        return row
+        return replace(self, ended=tuple(ended), made=self.resolved)
 
     def check(self) -> None:
         """Refuses settings that this method or backbone does not have."""
@@ -107,13 +110,11 @@ class Row(Named):
 
     def cells(self, *, validation_only: bool = False) -> list[Cell]:
         """One cell for each seed."""
-        names: Json = {"dataset": self.dataset, "method": self.method, "label": self.label}
-        found = []
-        for seed in self.run.seeds:
-            run = replace(self.run, seeds=(seed,))
-            found.append(Cell(data=self.data, run=run, validation_only=validation_only, **names))
-            vars(found[-1])["resolved"] = replace(self.resolved, settings=run)  # whatever the seed
-        return found
+        shared: Json = {each.name: getattr(self, each.name) for each in fields(Named)} | {"made": self.resolved}
+        return [
+            Cell(**{**shared, "run": replace(self.run, seeds=(seed,))}, validation_only=validation_only)
+            for seed in self.run.seeds
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Set
 from fedspray.deploy.messages.schema import Layout, MessageSchema, layout_of
 from fedspray.deploy.messages.wire import SUM, Ask, Reply
 from fedspray.deploy.server.host import Courier, Quorum
+from fedspray.engine.collector import Collector
 from fedspray.engine.rounds import Answers
-from fedspray.engine.secure import Collector, NotOpened, words_of
+from fedspray.engine.secure import NotOpened, words_of
 from fedspray.engine.sums import by_class
 from fedspray.engine.worker import Request
 from fedspray.links.secure_sum import SecureSum

@@ -29,7 +29,8 @@ from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
 from fedspray.engine.crossing import ClientEnd, trip_of
 from fedspray.engine.local import InProcess
-from fedspray.engine.secure import STEPS, Member
+from fedspray.engine.member import Member
+from fedspray.engine.secure import STEPS
 from fedspray.engine.sums import Party
 from fedspray.engine.worker import Worker
 from fedspray.evaluation.counting import blank
