@@ -42,8 +42,8 @@ torture: $(STAMP) ## Feed 10,000 malformed inputs to every reader and flag: half
 bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
 	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py --out results/benchmarks
 
-docs: $(STAMP) ## Write the tables of flags in docs/cli.md, then the documentation as a site, into site/
-	@$(BIN)/python -m fedspray.cli.document docs/cli.md
+docs: $(STAMP) ## Write the tables of docs/cli.md and docs/privacy.md, then the documentation as a site, into site/
+	@$(BIN)/python -m fedspray.cli.document docs/cli.md docs/privacy.md
 	@$(BIN)/python docs/site.py
 
 dist: $(STAMP) ## Build the wheel and the source distribution into dist/

@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbones": _NN | {"backbones"},
     "algorithms": _ALGORITHMS,
     "links": _EXPERIMENT | _NN | {"messages", "backbones", "links"},
-    "evaluation": _NN | {"evaluation"},
+    "evaluation": _NN | {"messages", "evaluation"},
     "engine": _ENGINE,
     "objects": _ALGORITHMS | {"objects"},
     "runs": _ENGINE | _FEDERATE | {"tables", "runs"},

@@ -33,15 +33,29 @@ class Kind:
     highest: float
     whole: bool = False
     """Whole numbers only."""
+    reveals: str = ""
+    """What they reveal of a client, in plain words; where that depends on the key, the key says it."""
 
 
-WEIGHTS = Kind("weights", -1e6, 1e6)
+WEIGHTS = Kind(
+    "weights",
+    -1e6,
+    1e6,
+    reveals="how local training moved each weight, from which features, labels and membership of training nodes can be "
+    "inferred",
+)
 """Weights of a model and averages of representations: trained ones are below 100."""
-CLASS_VECTORS = Kind("a vector for each class", -1e6, 1e6)
+CLASS_VECTORS = Kind(
+    "a vector for each class",
+    -1e6,
+    1e6,
+    reveals="a mean over the training nodes of each class: one node's own vector if a class has one node, and which "
+    "classes the client lacks",
+)
 """The report shows them if they travel both ways."""
 COUNTS = Kind("counts", 0, 1e9, whole=True)
 """Of nodes or edges: no site has more."""
-TRAIN_NODES = Kind("training nodes", 0, 1e9, whole=True)
+TRAIN_NODES = Kind("training nodes", 0, 1e9, whole=True, reveals="how many training nodes the client has, exactly")
 """At most the training nodes of the evaluation sent with it."""
 SHARES = Kind("shares", 0, 1)
 NUMBERS = Kind("numbers", -1e9, 1e9)
@@ -61,6 +75,8 @@ class Key:
     """For a mean: the key that weights the clients, [K] or, with a weight per class, [K, C]."""
     reason: str | None = None
     """Why the server needs every client's value."""
+    reveals: str = ""
+    """What it reveals of a client, in plain words."""
 
     @property
     def told(self) -> str:
@@ -72,28 +88,34 @@ Declared = Mapping[str, Key | str]
 """Keys, or ``prefix.*``; a plain text counts as `each`."""
 
 
-def mean(text: str, kind: Kind = WEIGHTS, *, weight: str = "num_train") -> Key:
+def mean(text: str, kind: Kind = WEIGHTS, *, weight: str = "num_train", reveals: str = "") -> Key:
     """The server receives the mean weighted by the uplink's key ``weight``; 0 where all weights are 0.
 
     For a plain mean, send ones: ``"clients": batch.num_train.new_ones(batch.num_clients)``, declared as a `total`.
     """
-    return Key(text, "mean", kind, weight=weight)
+    return Key(text, "mean", kind, weight=weight, reveals=reveals or kind.reveals)
 
 
-def total(text: str, kind: Kind = NUMBERS) -> Key:
+def total(text: str, kind: Kind = NUMBERS, *, reveals: str = "") -> Key:
     """The server receives the sum over clients."""
-    return Key(text, "sum", kind)
+    return Key(text, "sum", kind, reveals=reveals or kind.reveals)
 
 
-def each(text: str, reason: str, kind: Kind = NUMBERS) -> Key:
+def each(text: str, reason: str, kind: Kind = NUMBERS, *, reveals: str = "") -> Key:
     """The server receives every client's value, for this reason."""
-    return Key(text, "each", kind, reason=reason)
+    return Key(text, "each", kind, reason=reason, reveals=reveals or kind.reveals)
+
+
+def pattern_of(declared: Declared, name: str) -> str | None:
+    """The key or prefix that declares a key: the longest that matches."""
+    patterns = [p for p in declared if p == name or (p.endswith(".*") and name.startswith(p.removesuffix("*")))]
+    return max(patterns, key=len, default=None)
 
 
 def key_of(declared: Declared, name: str) -> Key:
-    """The declaration of a key; the longest matching prefix wins."""
-    patterns = [p for p in declared if p == name or (p.endswith(".*") and name.startswith(p.removesuffix("*")))]
-    found = declared[max(patterns, key=len)] if patterns else "not declared"
+    """The declaration of a key."""
+    pattern = pattern_of(declared, name)
+    found = "not declared" if pattern is None else declared[pattern]
     return each(found, "the algorithm does not say how it is combined") if isinstance(found, str) else found
 
 

@@ -27,6 +27,12 @@ def test_tables_of_flags_are_those_of_the_code() -> None:
     assert document(DOCUMENT) == DOCUMENT
 
 
+def test_the_table_of_what_leaves_is_that_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    assert document(page) == page
+    assert "|  |\n" not in page  # every field says what it reveals
+
+
 def test_a_flag_is_in_the_table_of_its_command() -> None:
     part = document("<!-- from the code: deploy init -->\n<!-- end -->")
     assert "fedspray deploy init [OPTIONS] PROJECT" in part

@@ -94,7 +94,11 @@ def test_a_run_between_organisations(project: Path) -> None:
     assert sites["client_01"]["since"] == ledger.read_events(project / "kits" / "server")[-1]["time"]
     assert (sites["client_00"]["last_answer"], sites["client_00"]["bytes_up"]) == (1006.0, 60)
     assert state["seconds_left"] == 2.0  # one round of two seconds
-    assert [row["what"] for row in state["left"]] == ["all updates of the round", "gnn.*", "counts for evaluation"]
+    assert [row["what"] for row in state["left"]] == [
+        "all updates of the round",
+        "all counts of the evaluation",
+        "gnn.*",
+    ]
 
 
 def test_what_cannot_be_watched(tmp_path: Path) -> None:

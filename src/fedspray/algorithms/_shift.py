@@ -30,6 +30,8 @@ TOLERANCE = 0.05
 """Share by which a shift may increase the errors on validation nodes."""
 FADING = 0.5
 """Share of the earlier counts kept each round."""
+ACCURACY = "how many validation nodes the model gets right, of all and of those outside the client's largest class"
+VALIDATION = "how many validation nodes the client has, exactly"
 _UP, _DOWN = ("shift_counts", "shift_nodes"), "prior_shift"
 
 
@@ -192,8 +194,10 @@ def shifted(algorithm: type[Algorithm[Any, Any]]) -> type[Algorithm[Any, Any]]:
     """The algorithm with shifted decisions: the same settings, two keys more on the way up and one on the way down."""
     uplink = {
         **algorithm.uplink,
-        _UP[0]: total("right predictions on all and on minority validation nodes, for each prior shift", COUNTS),
-        _UP[1]: total("number of validation nodes", COUNTS),
+        _UP[0]: total(
+            "right predictions on all and on minority validation nodes, for each prior shift", COUNTS, reveals=ACCURACY
+        ),
+        _UP[1]: total("number of validation nodes", COUNTS, reveals=VALIDATION),
     }
     downlink = {**algorithm.downlink, _DOWN: "how far predictions are shifted towards a client's rare classes"}
     about = {"plain": algorithm, "uplink": uplink, "downlink": downlink, "__doc__": algorithm.__doc__}

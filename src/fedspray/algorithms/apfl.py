@@ -67,7 +67,12 @@ class APFL(Algorithm[ServerState, ClientState]):
     uplink: ClassVar[Declared] = {
         "gnn.*": mean("the shared GNN after local training"),
         "num_train": total("number of training nodes; with weighting=uniform 1 if there are any", TRAIN_NODES),
-        "alpha": each("weight of the personal model", "for the records only", SHARES),
+        "alpha": each(
+            "weight of the personal model",
+            "for the records only",
+            SHARES,
+            reveals="how far the client prefers its own model to the common one",
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the shared GNN"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -55,7 +55,11 @@ class Ditto(Algorithm[ServerState, ClientState]):
     uplink: ClassVar[Declared] = {
         "gnn.*": mean("the GNN after local training"),
         "num_train": total("number of training nodes", TRAIN_NODES),
-        "distance": each("length of (personal GNN - global GNN as received)", "for the records only"),
+        "distance": each(
+            "length of (personal GNN - global GNN as received)",
+            "for the records only",
+            reveals="how much the client's data differ from the others'",
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 

@@ -63,7 +63,12 @@ class FedALA(Algorithm[ServerState, ClientState]):
     uplink: ClassVar[Declared] = {
         "gnn.*": mean("the GNN after local training"),
         "num_train": total("number of training nodes", TRAIN_NODES),
-        "mean_share": each("mean of the learned shares", "for the records only", SHARES),
+        "mean_share": each(
+            "mean of the learned shares",
+            "for the records only",
+            SHARES,
+            reveals="how far the client prefers the common model to its own",
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 

@@ -65,8 +65,16 @@ class FedGTA(Algorithm[ServerState, ClientState]):
     citation: ClassVar[str] = "Li et al., VLDB 2023"
     uplink: ClassVar[Declared] = {
         "gnn.*": each("the GNN after local training", _OWN_AVERAGE, WEIGHTS),
-        "moments": each("mixed moments of the propagated soft labels, for each order and class", _OWN_AVERAGE),
-        "confidence": each("local smoothing confidence; 0 without training nodes", _OWN_AVERAGE),
+        "moments": each(
+            "mixed moments of the propagated soft labels, for each order and class",
+            _OWN_AVERAGE,
+            reveals="how common each predicted class is, and how it spreads along edges",
+        ),
+        "confidence": each(
+            "local smoothing confidence; 0 without training nodes",
+            _OWN_AVERAGE,
+            reveals="how sure the model is, weighted by degree: about how many edges the client has",
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the client's own average"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -135,9 +135,14 @@ class FedLit(Algorithm[ServerState, ClientState]):
         "gnn.*": mean("what all channels share, after local training"),
         "gnn.channels.*": each("the channels after local training, in the client's order", _ALIGNED, WEIGHTS),
         "centres": each(
-            "mean representation of the edges of each link type; as received where there are none", _ALIGNED, WEIGHTS
+            "mean representation of the edges of each link type; as received where there are none",
+            _ALIGNED,
+            WEIGHTS,
+            reveals="what the two ends of an edge look like on average, for each link type",
         ),
-        "type_counts": each("number of edges of each link type", _ALIGNED, COUNTS),
+        "type_counts": each(
+            "number of edges of each link type", _ALIGNED, COUNTS, reveals="how many edges the client has, exactly"
+        ),
         "num_train": each("number of training nodes", _ALIGNED, TRAIN_NODES),
     }
     downlink: ClassVar[dict[str, str]] = {

@@ -68,7 +68,9 @@ class FedProto(Algorithm[ServerState, ClientState]):
             weight="class_counts",
         ),
         "class_counts": total(
-            "training nodes of each class; with weighting=uniform 1 for each class that the client has", COUNTS
+            "training nodes of each class; with weighting=uniform 1 for each class that the client has",
+            COUNTS,
+            reveals="the label distribution of the training nodes, exactly; with weighting=uniform which classes occur",
         ),
     }
     downlink: ClassVar[dict[str, str]] = {

@@ -76,9 +76,17 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     uplink: ClassVar[Declared] = {
         "encoder.*": mean("the feature-structure encoder after local training"),
         "class_proxies": mean("mean of the node proxies of each class", CLASS_VECTORS, weight="class_ratios"),
-        "class_ratios": total("share of each class among the training nodes", SHARES),
+        "class_ratios": total(
+            "share of each class among the training nodes",
+            SHARES,
+            reveals="the label distribution of the training nodes, exactly",
+        ),
         "num_train": total("number of training nodes", TRAIN_NODES),
-        "blend_counts": total("only with blend=auto: correct validation predictions for each blend", COUNTS),
+        "blend_counts": total(
+            "only with blend=auto: correct validation predictions for each blend",
+            COUNTS,
+            reveals="how many validation nodes the model gets right",
+        ),
     }
     downlink: ClassVar[dict[str, str]] = {
         "encoder.*": "the averaged encoder",

@@ -30,7 +30,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedspray.algorithms._shift import SHIFTS, choose, count_right, is_minority_val, log_shares, num_val
+from fedspray.algorithms._shift import (
+    ACCURACY,
+    SHIFTS,
+    VALIDATION,
+    choose,
+    count_right,
+    is_minority_val,
+    log_shares,
+    num_val,
+)
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Dropout, setting
 from fedspray.data.batch import GraphBatch
@@ -85,13 +94,22 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     shares_gnn: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"prior_shift"})
     uplink: ClassVar[Declared] = {
-        "gradient.*": total("sum over the training nodes of the gradient of the teacher's loss"),
+        "gradient.*": total(
+            "sum over the training nodes of the gradient of the teacher's loss",
+            reveals="a sum over training nodes: features and labels can be inferred, the better the fewer nodes there "
+            "are, and the gradient of a bias is the difference between predicted and true class counts",
+        ),
         "num_train": total("number of training nodes", TRAIN_NODES),
         "choice_counts": total(
-            "right predictions on all and on minority validation nodes, for each blend and shift", COUNTS
+            "right predictions on all and on minority validation nodes, for each blend and shift",
+            COUNTS,
+            reveals=ACCURACY,
         ),
-        "choice_losses": total("sum of the cross-entropy on validation nodes, for each blend"),
-        "num_val": total("number of validation nodes", COUNTS),
+        "choice_losses": total(
+            "sum of the cross-entropy on validation nodes, for each blend",
+            reveals="how sure the model is of the client's validation nodes",
+        ),
+        "num_val": total("number of validation nodes", COUNTS, reveals=VALIDATION),
     }
     downlink: ClassVar[dict[str, str]] = {
         "encoder.*": "the teacher",

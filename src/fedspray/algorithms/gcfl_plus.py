@@ -54,6 +54,7 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
         "norm": each(
             "norm of the last local step's gradient, or of the round's update",
             "the server compares how the clients' norms went over time",
+            reveals="how far the client's data are from what the model has learned",
         ),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the GNN of the client's cluster"}

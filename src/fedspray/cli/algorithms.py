@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
-from fedspray.cli.flags import AsJson, argument
+from fedspray.cli.flags import AsJson, argument, flag
 from fedspray.cli.output import Output
 
 
@@ -13,15 +13,20 @@ def algorithms(
     name: Annotated[str | None, argument("Show the settings of this one.", "NAME", complete="algorithms")] = None,
     /,
     *,
+    link: Annotated[
+        list[str] | None, flag("Show what leaves with this link, as `fedspray run` takes it.", "LINK")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the algorithms, or the settings of one."""
+    """List the algorithms, or the settings of one and what leaves a client with it."""
     from rich.markup import escape
     from rich.table import Table
 
     from fedspray import algorithms as registry
 
     rows = [_describe(each) for each in ([name] if name else registry.names())]
+    if name:
+        rows[0]["leaves"] = _leaves(name, link)
     output = Output(as_json)
     if as_json:
         output.result(rows)
@@ -41,18 +46,37 @@ def algorithms(
         choices = f" ({', '.join(setting['choices'])})" if setting["choices"] else ""
         table.add_row(setting["name"], escape(str(setting["default"])), escape(setting["description"] + choices))
     output.show(table)
-    if found["fates"]:
-        table = Table("travels up", "the server gets", "what it is", box=None, pad_edge=False)
-        for key, fate in found["fates"].items():
-            table.add_row(*map(escape, (key, fate["told"], found["uplink"][key])))
-        output.show("")
-        output.show(table)
+    output.show("\nWhat leaves a client (F: features, C: classes):")
+    table = Table("field and shape", "what it is", "the server gets", box=None, pad_edge=False)
+    for row in found["leaves"]:
+        shapes = " ".join(dict.fromkeys(row["shapes"].values()))
+        table.add_row(*map(escape, (f"{row['field']} {shapes}", row["what"], row["said"])))
+    output.show(table)
     for backbone, values in found["backbones"].items():
         listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
         output.show(f"\nbackbone [bold]{backbone}[/bold]: {listed or 'as above'}")
     for preset, values in found["presets"].items():
         listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
         output.show(f"\npreset [bold]{escape(preset)}[/bold]: {listed}")
+
+
+def _leaves(name: str, link: list[str] | None) -> list[dict[str, Any]]:
+    """Every field that leaves a client, with shapes in letters; bytes depend on the data."""
+    from fedspray.data.federation import Task
+    from fedspray.experiment import RunSettings
+    from fedspray.runs.leaves import what_leaves
+    from fedspray.runs.settings import resolve
+
+    run = resolve(RunSettings(algorithm=name, link=tuple(link or ())))
+    letters = {1009: "F", 29: "C", 58: "2C"}
+    found = []
+    for entry in what_leaves(run, Task(1009, 29)):
+        shapes = {key: ", ".join(letters.get(size, str(size)) for size in of) for key, of in entry.shapes.items()}
+        found.append(
+            {**entry.to_json(), "shapes": {key: f"[{said}]" for key, said in shapes.items()}, "said": entry.said}
+        )
+        del found[-1]["bytes"]
+    return found
 
 
 def _describe(name: str) -> dict[str, Any]:

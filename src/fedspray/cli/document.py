@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/cli.md: ``python -m fedspray.cli.document docs/cli.md``.
+"""Writes the generated parts of pages: ``python -m fedspray.cli.document docs/cli.md docs/privacy.md``.
 
 They are between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; the rest of the page is written by hand.
 """
@@ -47,10 +47,34 @@ def flags_of(name: str) -> list[Argument]:
 def _part(name: str) -> str:
     if name == "commands":
         return _table(("command", "what it does"), _overview())
+    if name == "what leaves":
+        return _table(("field", "sent by", "what it is", "the server gets", "it reveals"), _leaves())
     if name in (DATA, TRAINING):
         chosen = (knob for knob in knobs().values() if knob.part == name)
         return _table(("flag", "meaning", "default", "allowed"), (_knob(knob) for knob in chosen))
     return "\n".join(_command(name))
+
+
+def _leaves() -> Iterator[Sequence[str]]:
+    """Every field of every algorithm, of the evaluation, of links, and of answers between organisations."""
+    from fedspray import algorithms, links
+    from fedspray.deploy.messages.wire import HEAD
+    from fedspray.evaluation.counting import COUNT_KEYS, DETAIL_KEYS
+    from fedspray.messages import fates
+
+    senders: dict[tuple[str, ...], list[str]] = {}
+    for name in algorithms.names():
+        for field, key in fates(algorithms.find(name).uplink).items():
+            senders.setdefault((field, key.text, key.told, key.reveals), []).append(name)
+    for field, key in {**COUNT_KEYS, **DETAIL_KEYS}.items():
+        senders[field, key.text, key.told, key.reveals] = ["all"]
+    for name in links.names():
+        for field, reveals in links.find(name).adds.items():
+            senders[field, "", "each client's own", reveals] = [f"link {name}"]
+    for field, reveals in HEAD.items():
+        senders[field, "", "each site's own", reveals] = ["all, between organisations"]
+    for (field, *said), names in senders.items():
+        yield f"`{field}`", ", ".join(names), *map(_cell, said)
 
 
 def _overview() -> Iterator[Sequence[str]]:
@@ -111,5 +135,5 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(document(file.read_text()))
+    for file in map(Path, sys.argv[1:]):
+        file.write_text(document(file.read_text()))

@@ -157,29 +157,25 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """Show what left this building so far (answers, bytes and fields of each run), and what was refused."""
+    from rich.markup import escape
     from rich.table import Table
 
-    from fedspray.deploy.ledger import read_answers, read_events
+    from fedspray.deploy.ledger import read_events, what_left
     from fedspray.deploy.site.kit import Site
 
     site, output, events = Site.open(kit), Output(as_json), read_events(kit)
     if verify or heads:
         _verify(output, kit, heads or [])
         return
-    runs: dict[str, dict[str, Any]] = {}
-    for line in read_answers(kit):
-        run = runs.setdefault(line["run"], {"answers": 0, "bytes": 0, "fields": {}})
-        run["answers"] += 1
-        run["bytes"] += line["bytes"]
-        for field, size in line["fields"].items():
-            entry = run["fields"].setdefault(field, {"times": 0, "bytes": 0})
-            entry["times"] += 1
-            entry["bytes"] += size
+    runs = what_left(kit)
     if not as_json:
+        words = ("server_gets", "reveals", "protection")
         for name, run in runs.items():
-            table = Table("field", "times", "bytes", title=f"{name}: {run['answers']} answers, {run['bytes']:,} bytes")
+            title = f"{name}: {run['answers']} answers, {run['bytes']:,} bytes"
+            table = Table("field", "times", "bytes", "the server gets", "it reveals", "protection", title=title)
             for field, entry in sorted(run["fields"].items()):
-                table.add_row(field, str(entry["times"]), f"{entry['bytes']:,}")
+                said = (escape(entry[word]) for word in words)
+                table.add_row(field, str(entry["times"]), f"{entry['bytes']:,}", *said)
             output.show(table)
         if not runs:
             output.show(f"nothing left {site.name} so far")
@@ -284,9 +280,10 @@ def _show(output: Output, found: dict[str, Any]) -> None:
         "rehearsal": f"one local epoch took {found['epoch_seconds']:.2f} s",
         "memory": f"about {found['memory_megabytes']:,} MB",
         "each round": f"{found['bytes_up_per_round']:,} bytes leave and {found['bytes_down_per_round']:,} arrive",
-        "what leaves": escape("; ".join(f"{key} ({told})" for key, told in found["leaves"].items()))
-        + "; counts of right and wrong predictions",
     }
     for name, text in lines.items():
         output.show(f"[bold]{name:12}[/bold] {text}")
+    output.show("[bold]what leaves[/bold]")
+    for field, said in found["leaves"].items():
+        output.show(f"  {escape(field)}: {escape(said)}")
     output.note("all is well: fedspray site start")

@@ -22,11 +22,13 @@ from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SplitRule
 from fedspray.deploy.messages.schema import MessageSchema
+from fedspray.deploy.messages.wire import HEAD
 from fedspray.deploy.package import differences, digest, installed_files, module_hashes, shortened
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import RunSettings
+from fedspray.files import Json
 from fedspray.links.secure_sum import SecureSum
-from fedspray.messages import fates
+from fedspray.runs.leaves import Entry, sentences, what_leaves
 from fedspray.runs.settings import Resolved, resolve
 
 FILE = "agreement.json"
@@ -127,11 +129,14 @@ class Agreement:
         return 0 if self.secure_sum is None else self.secure_sum.most_bytes(self.roster.num_clients)
 
     def leaves(self) -> dict[str, str]:
-        """What sites send in each round, key by key, and what the server makes of it."""
-        keys = {pattern: key.told for pattern, key in fates(self.resolved.algorithm.uplink).items()}
-        stations = zip(self.settings.link, self.resolved.links, strict=True)
-        passed = {f"link {text}": "; it reveals ".join(filter(None, (x.summary, x.reveals))) for text, x in stations}
-        return keys | passed
+        """What sites send, field by field: what the server gets, what that reveals, and what protects it."""
+        return sentences(self.resolved, self.roster.task) | {name: f"it reveals {text}" for name, text in HEAD.items()}
+
+    def entries(self) -> list[Json]:
+        """The same with shapes and bytes, for a site's ledger."""
+        entries = what_leaves(self.resolved, self.roster.task)
+        head = [Entry(name, "each answer", "", {}, 0, "each site's own", text, "") for name, text in HEAD.items()]
+        return [entry.to_json() for entry in (*entries, *head)]
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON values."""

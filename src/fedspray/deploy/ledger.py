@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedspray.errors import DiskFull, printable
 from fedspray.files import Json
 
 LEDGER, EVENTS, HEAD = "ledger.jsonl", "events.jsonl", "ledger.json"
+BY_LINK = "by its link"
 STARTED, CONNECTED, LOST, JOB_ENDED = "started", "connected", "connection lost", "job process ended"
 """Events that are looked for by their name."""
 
@@ -74,6 +76,33 @@ def read_answers(kit: Path) -> list[dict[str, Any]]:
     """Every answer in a site's ledger; a line that a crash cut off is left out."""
     lines = files.read_lines(kit / LEDGER)
     return [{**line, "run": printable(str(line.get("run")))} for line in lines if "event" not in line]
+
+
+def what_left(kit: Path) -> dict[str, Json]:
+    """By run: how many answers and bytes, and of each field how often, how much, and what the ledger says of it."""
+    runs: dict[str, Json] = {}
+    for line in read_answers(kit):
+        run = runs.setdefault(line["run"], {"answers": 0, "bytes": 0, "fields": {}, "leaves": []})
+        run["answers"] += 1
+        run["bytes"] += line["bytes"]
+        run["leaves"] = line.get("leaves", run["leaves"])
+        for field, size in line["fields"].items():
+            entry = run["fields"].setdefault(field, {"times": 0, "bytes": 0})
+            entry["times"] += 1
+            entry["bytes"] += size
+    for run in runs.values():
+        entries = run.pop("leaves")
+        for field, entry in run["fields"].items():
+            said = _said_of(field, entries)
+            entry |= {name: said.get(name, "") for name in ("server_gets", "reveals", "protection")}
+    return runs
+
+
+def _said_of(field: str, entries: Sequence[Json]) -> Json:
+    """The entry of a field as it crosses (``uplink.gnn.conv1.weight#8``): the algorithm's own first, then a link's."""
+    name = field.partition(".")[2] if field.startswith(("uplink.", "counts.")) else field
+    found = [each for each in entries if fnmatchcase(name, each["field"])]
+    return max(found, key=lambda each: (each["when"] != BY_LINK, len(each["field"])), default={})
 
 
 def last_answers(kit: Path) -> Json:

@@ -6,6 +6,7 @@ Counts of different clients add up, so pooled metrics are exact, wherever they a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from fedspray.data.batch import GraphBatch
 from fedspray.data.minority import is_minority, majority_class
+from fedspray.messages import COUNTS, Key, each, total
 from fedspray.nn.tree import Message
 
 PARTS = ("train", "val", "test")
@@ -31,27 +33,65 @@ BUDGETS = (0.01, 0.05, 0.10)
 CALIBRATION_BINS = 15
 """Equal steps of confidence."""
 
-COUNT_KEYS = {
-    "evaluation.confusion": "predictions by part (train, val, test), true class and predicted class",
-    "evaluation.loss": "sum of the cross-entropy over each part",
-    "evaluation.majority": "the majority class of the training nodes (-1: no training node)",
+_FIGURES = "figures of single clients"
+
+
+def _count(text: str, reveals: str) -> Key:
+    return each(text, _FIGURES, COUNTS, reveals=reveals)
+
+
+COUNT_KEYS: Mapping[str, Key] = {
+    "evaluation.confusion": _count(
+        "predictions by part (train, val, test), true class and predicted class",
+        "the label distribution of each part, exactly (the sums of its rows), and which classes are mistaken for which",
+    ),
+    "evaluation.loss": _count("sum of the cross-entropy over each part", "how sure the model is of each part's nodes"),
+    "evaluation.majority": _count(
+        "the majority class of the training nodes (-1: no training node)", "the most frequent class of the client"
+    ),
 }
-DETAIL_KEYS = {
-    "evaluation.buckets": "correct and all test predictions by local homophily (last: no neighbours)",
-    "evaluation.ranks": "per class, pairs of test nodes ranked rightly and all pairs (for the AUC)",
-    "evaluation.precision": "per class, sum over its test nodes of the precision at their rank, and their number",
-    "evaluation.alerts": "minority test nodes among the few that look least like the majority, by budget; and all",
-    "evaluation.calibration": "test nodes by confidence: sum of confidences, correct predictions, all",
-    "evaluation.round": "the round that the client's kept model is from",
+DETAIL_KEYS: Mapping[str, Key] = {
+    "evaluation.buckets": _count(
+        "correct and all test predictions by local homophily (last: no neighbours)",
+        "how many test nodes have neighbours of their own class, or none at all",
+    ),
+    "evaluation.ranks": _count(
+        "per class, pairs of test nodes ranked rightly and all pairs (for the AUC)",
+        "the label distribution of the test nodes, and how well they are told apart",
+    ),
+    "evaluation.precision": _count(
+        "per class, sum over its test nodes of the precision at their rank, and their number",
+        "the label distribution of the test nodes, and how well they are found",
+    ),
+    "evaluation.alerts": _count(
+        "minority test nodes among the few that look least like the majority, by budget; and all",
+        "how many test nodes are outside the client's largest class, and how well they are found",
+    ),
+    "evaluation.calibration": _count(
+        "test nodes by confidence: sum of confidences, correct predictions, all", "how sure the model is of test nodes"
+    ),
+    "evaluation.round": _count("the round that the client's kept model is from", "in which rounds the client answered"),
 }
+"""What the report at the end adds."""
 
 OF_ONE_CLIENT = ("evaluation.majority", "evaluation.round")
 """Keys that only make sense for one client."""
 
-SUM_KEYS = {
-    **{name: text for name, text in {**COUNT_KEYS, **DETAIL_KEYS}.items() if name not in OF_ONE_CLIENT},
-    "evaluation.minority": "correct and all predictions on minority nodes, by part",
-    "evaluation.client_means": "by part: the client's own accuracy on all and on minority nodes, and 1 if it has one",
+SUM_KEYS: Mapping[str, Key] = {
+    **{
+        name: total(key.text, key.kind, reveals=key.reveals)
+        for name, key in {**COUNT_KEYS, **DETAIL_KEYS}.items()
+        if name not in OF_ONE_CLIENT
+    },
+    "evaluation.minority": total(
+        "correct and all predictions on minority nodes, by part",
+        COUNTS,
+        reveals="how many nodes of each part are outside the client's largest class, and how many of them are right",
+    ),
+    "evaluation.client_means": total(
+        "by part: the client's own accuracy on all and on minority nodes, and 1 if it has one",
+        reveals="how well the model does at the client",
+    ),
 }
 """Replaces the counts where only sums over clients are seen."""
 

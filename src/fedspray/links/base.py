@@ -12,7 +12,7 @@ any, as long as the first axis stays 1; what comes out at the end must be a mess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -66,6 +66,8 @@ class Link:
     """One line for lists."""
     reveals: ClassVar[str] = ""
     """What this link reveals to the server."""
+    adds: ClassVar[Mapping[str, str]] = {}
+    """Keys that are not the algorithm's, on the way up (``*`` for any text), and what each reveals."""
     only_sums: ClassVar[bool] = False
     """Whether the server gets sums over clients instead of their messages; the engine does the summing."""
 
@@ -82,6 +84,10 @@ class Link:
     def for_run(self, algorithm: Any, rounds: RoundSettings, chain: Sequence[Link]) -> Link:
         """This link in a run of that algorithm with so many rounds, among these links."""
         return self
+
+    def protection(self, name: str, value: Tensor, declared: Declared) -> str:
+        """How this link protects a key of the uplink, in words; empty: it does not."""
+        return ""
 
     @property
     def hides_evaluation(self) -> bool:

@@ -12,6 +12,7 @@ Counts, and tensors of fewer than 64 numbers, travel as they are. Keys that didn
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,6 +35,11 @@ class Compress(Link):
     """Rounds messages, and sends the rounding error in later rounds."""
 
     summary: ClassVar[str] = "4, 8 or 16 bits for each number, both ways, with error feedback"
+    adds: ClassVar[Mapping[str, str]] = {
+        "*#scale": "the largest change among its numbers",
+        "*#shape": "nothing",
+        **{f"*#{bits}": "as the key without the mark, rounded" for bits in (4, 8, 16)},
+    }
 
     up_bits: int = setting(8, "bits of a number on the way up: 4, 8, 16, or 32 (as it is)")
     down_bits: int = setting(8, "bits of a number on the way down: 4, 8, 16, or 32 (as it is)")

@@ -34,7 +34,7 @@ from fedspray.experiment import RoundSettings
 from fedspray.files import Json
 from fedspray.links._noise import counted_from
 from fedspray.links.base import Link, Memory, Trip
-from fedspray.messages import SHARES, Declared, fates, key_of
+from fedspray.messages import SHARES, Declared, fates, key_of, pattern_of
 from fedspray.nn.tree import Message
 from fedspray.seeds import torch_generator
 
@@ -106,18 +106,30 @@ class DifferentialPrivacy(Link):
         """Clips and adds noise, group by group."""
         groups: dict[str, Message] = {}
         sent: Message = {}
-        weights = {key.weight for key in fates(trip.declared).values()}
         for name, value in message.items():
-            group = _pattern(trip.declared, name)
-            if self.level == "record" and group not in COVERED_BY_NODE:
-                sent[name] = torch.zeros_like(value)
-            elif self.level == "client" and name in weights and value.dim() == 1:
-                sent[name] = torch.ones_like(value)
+            constant = self._constant(name, value, trip.declared)
+            if constant is None:
+                groups.setdefault(_pattern(trip.declared, name), {})[name] = value
             else:
-                groups.setdefault(group, {})[name] = value
+                sent[name] = torch.full_like(value, constant)
         for group, values in groups.items():
             sent |= self._noisy(values, group, len(groups), trip)
         return {name: sent[name] for name in message}, memory
+
+    def _constant(self, name: str, value: Tensor, declared: Declared) -> int | None:
+        """What is sent of a key in the place of its numbers; None: those, with noise."""
+        if self.level == "record" and _pattern(declared, name) not in COVERED_BY_NODE:
+            return 0
+        is_weight = value.dim() == 1 and name in {key.weight for key in fates(declared).values()}
+        return 1 if self.level == "client" and is_weight else None
+
+    def protection(self, name: str, value: Tensor, declared: Declared) -> str:
+        """Clipping and noise, or a constant."""
+        constant = self._constant(name, value, declared)
+        if constant is not None:
+            return f"not sent: every client sends {constant}"
+        limit = self._limit(_pattern(declared, name), declared)
+        return f"clipped to {limit:g}, Gaussian noise of multiplier {self.noise:.4g}: part of ε"
 
     def spent(self, round_index: int) -> Json:
         """What a client has given away after so many rounds at most."""
@@ -163,9 +175,7 @@ class DifferentialPrivacy(Link):
 
 
 def _pattern(declared: Declared, name: str) -> str:
-    """The declaration that a key belongs to."""
-    found = [p for p in declared if p == name or (p.endswith(".*") and name.startswith(p.removesuffix("*")))]
-    return max(found, key=len)
+    return pattern_of(declared, name) or name
 
 
 @lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from fnmatch import fnmatch
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from fedspray.backbones.base import setting
 from fedspray.errors import InputError
@@ -68,6 +69,13 @@ class Noise(Link):
             kind = key_of(trip.declared, name).kind
             noisy[name] = (bases[name] + change + noise).clamp(kind.lowest, kind.highest)
         return {**message, **noisy}, memory
+
+    def protection(self, name: str, value: Tensor, declared: Declared) -> str:
+        """Noise, and a limit if there is one."""
+        if not self._applies(name, declared):
+            return ""
+        limited = f"clipped to {self.clip:g}, " if self.clip > 0 else ""
+        return f"{limited}noise of deviation {self.sigma:g} (no ε; who knows the run's seed can take it off)"
 
     def _applies(self, name: str, declared: Declared) -> bool:
         given = not self.keys or any(fnmatch(name, pattern) for pattern in self.keys.split(","))

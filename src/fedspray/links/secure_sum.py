@@ -8,8 +8,11 @@ Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Le
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
+
+from torch import Tensor
 
 from fedspray.backbones.base import setting
 from fedspray.errors import InputError
@@ -22,7 +25,16 @@ class SecureSum(Link):
     """Hides each client's update and evaluation behind masks that cancel in the sum."""
 
     summary: ClassVar[str] = "the server sees sums over clients only, of updates and of evaluation counts"
+    reveals: ClassVar[str] = "who takes part, and how many clients have training nodes of each class"
     only_sums: ClassVar[bool] = True
+    adds: ClassVar[Mapping[str, str]] = {
+        "masked": "nothing by itself: the sum of all clients' is the sum of what they sent",
+        "keys": "nothing: fresh public keys, signed",
+        "certificate": "the client's name and its public key",
+        "[0-9]*": "nothing to the server: shares of secrets, sealed for other clients",
+        "signature": "that the client agrees with the list of those who sent",
+        "shares": "shares of the masks of those who sent, and of the keys of those who were lost: the sum alone",
+    }
 
     clients: int = setting(3, "never open a sum of fewer clients' updates")
     holders: int = setting(2, "don't send vectors of a class that fewer clients have training nodes of")
@@ -42,6 +54,10 @@ class SecureSum(Link):
     def most_bytes(self, clients: int) -> int:
         """More than any message about keys and shares has: certificates, signatures, keys and letters of all."""
         return clients * (10_000 + 64 * (self.key_rounds + 2))
+
+    def protection(self, name: str, value: Tensor, declared: Declared) -> str:
+        """Masks."""
+        return f"masked: the server learns the sum over {self.clients} clients or more"
 
     def check(self, declared: Declared) -> None:
         """Every key must be a mean or a sum."""

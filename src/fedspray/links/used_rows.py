@@ -10,6 +10,7 @@ This reveals to the server exactly which features a client uses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,10 @@ class UsedRows(Link):
     """Drops the weights of features that a client doesn't have."""
 
     summary: ClassVar[str] = "only the weights of features that the client's nodes use, both ways"
+    adds: ClassVar[Mapping[str, str]] = {
+        COLUMNS: "which features the client's nodes use, exactly",
+        f"*{USED}": "as the key without the mark: its rows of features in use",
+    }
     reveals: ClassVar[str] = "which features the client's nodes use, exactly; cannot be combined with masks that add up"
 
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:

@@ -26,6 +26,7 @@ from fedspray.report.contents import cost, make_cards, page_data, shows
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Contender, read_comparison
 from fedspray.report.tables import best_of, percent
+from fedspray.runs.leaves import of_settings
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -104,6 +105,7 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
             has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
             federation=comparison.federation,
             classes=comparison.classes,
+            leaves=[(m.label, of_settings(m.content, comparison.federation)) for m in comparison.methods],
             costs=[(m.label, cost(m, len(comparison.clients))) for m in comparison.methods],
             settings=settings_rows(comparison.methods),
             labels=[method.label for method in comparison.methods],

@@ -211,13 +211,8 @@ def _left(folder: Path, record: Mapping[str, Any] | None) -> list[Json]:
     if (folder / "agreement.json").is_file():
         told = files.read_json(folder / "agreement.json")["leaves"]
     total = {"what": "all updates of the round", "bytes": record["bytes_up"], "server_gets": ""}
-    counts = {
-        "what": "counts for evaluation",
-        "bytes": record["bytes_evaluation"],
-        "server_gets": "each site's own",
-    }
-    keys = [{"what": key, "bytes": None, "server_gets": what} for key, what in told.items()]
-    return [total, *keys, counts]
+    counts = {"what": "all counts of the evaluation", "bytes": record["bytes_evaluation"], "server_gets": ""}
+    return [total, counts, *({"what": key, "bytes": None, "server_gets": what} for key, what in told.items())]
 
 
 # ---- studies --------------------------------------------------------------------------------------
@@ -274,7 +269,7 @@ def site_state(kit: Path) -> Json:
 
     found, answers = look(kit, ask=False), ledger.read_answers(kit)
     last = answers[-1] if answers else {}
-    gets = last.get("server_gets", {})
+    known = ledger.what_left(kit).get(last.get("run", ""), {}).get("fields", {})
     kept = [line for line in answers if line["run"] == last.get("run") and line.get("round") is not None]
     name = site_name(kit)
     row = {
@@ -297,18 +292,11 @@ def site_state(kit: Path) -> Json:
         "bytes": {"up": row["bytes_up"]},
         "sent": {"rounds": [line["round"] for line in kept], "bytes": [line["bytes"] for line in kept]},
         "left": [
-            {"what": field, "bytes": size, "server_gets": _made_of(field, gets)}
-            for field, size in last.get("fields", {}).items()
+            {"what": field, **known.get(field, {}), "bytes": size} for field, size in last.get("fields", {}).items()
         ],
         "certificates": _days_left([kit]),
         "events": _shown(ledger.read_events(kit)),
     }
-
-
-def _made_of(field: str, gets: Mapping[str, str]) -> str:
-    from fnmatch import fnmatch
-
-    return next((told for key, told in gets.items() if fnmatch(field, f"uplink.{key}")), "")
 
 
 def _days_left(kits: Sequence[Path]) -> dict[str, int]:

@@ -11,22 +11,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedspray.algorithms.base import Algorithm
-from fedspray.data.federation import Client, Split, Task
-from fedspray.data.graph import Graph
-from fedspray.engine.local import InProcess
-from fedspray.engine.rounds import start
+from fedspray.data.federation import Task
+from fedspray.engine.layouts import Layout, layout_of, play
 from fedspray.engine.sums import SumLayout
 from fedspray.engine.worker import Request
 from fedspray.links.secure_sum import SecureSum
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, key_of
 from fedspray.nn.tree import Message
-
-Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 MOST = COUNTS.highest
 """More nodes no site has."""
@@ -54,14 +49,10 @@ class MessageSchema:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, algorithm: Algorithm[Any, Any], task: Task, dtype: torch.dtype, *, links: bool = False) -> Self:
-        """Plays a round and the report with a client of two nodes."""
-        server = start(algorithm, task, 0, dtype).server
-        downlink = algorithm.broadcast(server, (0,))
-        worker = InProcess({0: _two_nodes(task)}, {0: algorithm}, task, 0, dtype).open([0])
-        uplink, counts = worker.handle(Request(1), downlink)
-        _, detail = worker.handle(Request(2, train=False, evaluate=False, best_round=0, detail=True), {})
-        sent, answered, counted, reported = (layout_of(message) for message in (downlink, uplink, counts, detail))
-        return cls(sent, answered, counted, reported, algorithm.uplink, links)
+        """What one round and the report look like."""
+        found = play(algorithm, task, dtype)
+        layouts = map(layout_of, (found.downlink, found.uplink, found.counts, found.detail))
+        return cls(*layouts, algorithm.uplink, links)
 
     def most_bytes(self, *parts: str) -> int:
         """What a message of these parts takes at most, frozen."""
@@ -85,11 +76,6 @@ class MessageSchema:
 def _dtype(name: str) -> torch.dtype:
     found: torch.dtype = getattr(torch, name.removeprefix("torch."))
     return found
-
-
-def layout_of(message: Message) -> Layout:
-    """The names, types and shapes of a message."""
-    return tuple((name, str(value.dtype), tuple(value.shape)) for name, value in sorted(message.items()))
 
 
 def difference(found: Layout, wanted: Layout) -> str:
@@ -165,14 +151,3 @@ def _outside(name: str, value: Tensor, lowest: float, highest: float) -> str | N
     if wrong.numel() == 0:
         return None
     return f"{name} holds {wrong[0].item():g}, but {lowest:g} to {highest:g} is allowed"
-
-
-def _two_nodes(task: Task) -> Client:
-    graph = Graph.from_arrays(
-        np.zeros((2, task.num_features), dtype=np.float32),
-        np.array([[0, 1], [1, 0]]),
-        labels=np.zeros(2, dtype=np.int64),
-        num_classes=task.num_classes,
-    )
-    split = Split(*(np.array(mask) for mask in ([True, False], [False, True], [False, False])))
-    return Client("nobody", graph, split, np.arange(2))

@@ -74,6 +74,19 @@ class Ask:
         return cls(head["seed"], Request(**head["request"]), message, head["step"], head["turn"], guard)
 
 
+HEAD = {
+    "trained": "whether the site trained",
+    "error": "what failed: sentences about agreement, version and rounds, of other errors their kind only",
+    "model": "sha256 of the personal model, at the end of a run: whether two models are the same",
+    "seconds": "how long it took, and so about how much data there is",
+    "cpu_seconds": "the same, in CPU time",
+    "seed": "nothing: which request it answers",
+    "round_index": "nothing: which request it answers",
+    "ledger": "the hash of the site's ledger up to this answer",
+}
+"""What an answer holds beside arrays, and what each field reveals."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """What one site answers."""
@@ -95,9 +108,8 @@ class Reply:
 
     def pack(self) -> tuple[Json, Arrays]:
         """As JSON and arrays."""
-        names = ("trained", "error", "model", "seconds", "cpu_seconds", "seed", "round_index", "ledger")
         arrays = _arrays(tree.prefixed("uplink", self.uplink) | tree.prefixed("counts", self.counts))
-        return {name: getattr(self, name) for name in names}, arrays
+        return {name: getattr(self, name) for name in HEAD}, arrays
 
     @classmethod
     def unpack(cls, head: Any, arrays: Any) -> Reply:

@@ -78,8 +78,8 @@ class SiteRun:
         links = bool(own.resolved.links)
         schema = MessageSchema.of(self._algorithm, own.roster.task, own.resolved.dtype, links=links)
         self._message_schema, self._downlink = schema, schema.downlink
-        self.leaves = own.leaves()
-        """What the server makes of each key that this site sends."""
+        self._entries: list[Json] | None = own.entries()
+        """What leaves, field by field, until the ledger has it."""
         self.most_bytes = schema.most_bytes("downlink") + own.protocol_bytes
         """A larger message is none of this run's."""
 
@@ -122,8 +122,10 @@ class SiteRun:
         return party.masked(layout, ask.guard, request, uplink, counts, best)
 
     def told(self, ask: Ask) -> Json:
-        """What the ledger says of an update beside its fields: what the server makes of it, and the privacy spent."""
-        return {"server_gets": self.leaves, **self._agreement.resolved.spent(ask.request.round_index)}
+        """What the ledger says of an update beside its fields: the privacy spent and, once, what each field reveals."""
+        entries, self._entries = self._entries, None
+        leaves = {} if entries is None else {"leaves": entries, "server_gets": self._agreement.leaves()}
+        return {**leaves, **self._agreement.resolved.spent(ask.request.round_index)}
 
     def _received(self, message: Message, round_index: int) -> Message:
         assert self._links is not None

@@ -95,7 +95,8 @@
         [cell.name, cell.state, `${cell.round} of ${cell.rounds}`, percent(cell.overall), percent(cell.minority)]));
     }
     if (show("left", state.left && state.left.length)) {
-      fill("left-table", ["what", "bytes", "the server gets"], state.left.map((row) => [row.what, bytes(row.bytes), row.server_gets]));
+      fill("left-table", ["what", "bytes", "the server gets", "it reveals", "protection"], state.left.map((row) =>
+        [row.what, bytes(row.bytes), row.server_gets || "", row.reveals || "", row.protection || ""]));
     }
     if (show("events", state.events.length)) {
       $("event-list").replaceChildren(...state.events.map((event) => {

@@ -29,7 +29,7 @@ class FedAvgM(fs.Algorithm[ServerState, ClientState]):
     citation: ClassVar[str] = "Hsu, Qi and Brown, arXiv:1909.06335"
     uplink: ClassVar[fs.messages.Declared] = {
         "gnn.*": fs.messages.mean("the GNN after local training", weight="num_train"),
-        "num_train": fs.messages.total("training nodes"),
+        "num_train": fs.messages.total("training nodes", fs.messages.TRAIN_NODES),
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
