@@ -19,9 +19,9 @@ from fedspray.deploy.messages.schema import (
     difference,
     fault_of_counts,
     fault_of_uplink,
-    layout_of,
 )
 from fedspray.deploy.messages.wire import freeze
+from fedspray.engine.layouts import layout_of
 from fedspray.engine.rounds import start
 from fedspray.engine.worker import Request
 from fedspray.messages import mean

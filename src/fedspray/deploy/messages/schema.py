@@ -51,8 +51,8 @@ class MessageSchema:
     def of(cls, algorithm: Algorithm[Any, Any], task: Task, dtype: torch.dtype, *, links: bool = False) -> Self:
         """What one round and the report look like."""
         found = play(algorithm, task, dtype)
-        layouts = map(layout_of, (found.downlink, found.uplink, found.counts, found.detail))
-        return cls(*layouts, algorithm.uplink, links)
+        sent, answered = layout_of(found.downlink), layout_of(found.uplink)
+        return cls(sent, answered, layout_of(found.counts), layout_of(found.detail), algorithm.uplink, links)
 
     def most_bytes(self, *parts: str) -> int:
         """What a message of these parts takes at most, frozen."""

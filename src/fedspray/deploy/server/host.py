@@ -19,10 +19,10 @@ from fedspray.deploy.messages.schema import (
     difference,
     fault_of_counts,
     fault_of_uplink,
-    layout_of,
 )
 from fedspray.deploy.messages.wire import Ask, Reply
 from fedspray.engine.crossing import ServerEnd, trip_of
+from fedspray.engine.layouts import layout_of
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Set
 
-from fedspray.deploy.messages.schema import Layout, MessageSchema, layout_of
+from fedspray.deploy.messages.schema import MessageSchema
 from fedspray.deploy.messages.wire import SUM, Ask, Reply
 from fedspray.deploy.server.host import Courier, Quorum
 from fedspray.engine.collector import Collector
+from fedspray.engine.layouts import Layout, layout_of
 from fedspray.engine.rounds import Answers
 from fedspray.engine.secure import NotOpened, words_of
 from fedspray.engine.sums import by_class

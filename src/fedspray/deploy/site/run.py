@@ -23,11 +23,12 @@ from torch import Tensor
 from fedspray import files
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
-from fedspray.deploy.messages.schema import MessageSchema, difference, layout_of
+from fedspray.deploy.messages.schema import MessageSchema, difference
 from fedspray.deploy.messages.wire import SUM, Ask, Reply
 from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
 from fedspray.engine.crossing import ClientEnd, trip_of
+from fedspray.engine.layouts import layout_of
 from fedspray.engine.local import InProcess
 from fedspray.engine.member import Member
 from fedspray.engine.secure import STEPS
