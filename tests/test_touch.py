@@ -24,6 +24,11 @@ OF_THE_RUN = (
     "    keep_split: bool = knob(",
     '    purpose: str | None = knob(None, "What it is for.", metavar="TEXT", neutral=None)\n',
 )
+LIST_OF_THE_RUN = (
+    "experiment.py",
+    "    baseline: str | None = knob(",
+    '    topic: tuple[str, ...] = knob((), "What it is about.", metavar="TEXT", neutral=())\n',
+)
 DATA_KNOB = (
     "partitioners/louvain.py",
     "    def __post_init__",
@@ -48,7 +53,9 @@ from test_frozen import STORED
 from fedspray.deploy.agreement import Agreement
 from fedspray.experiment import Data, Experiment, RunSettings
 from fedspray.federate import open_data
+from fedspray.runs.run import load_settings
 from fedspray.studies.cells import Cell
+from fedspray.studies.study import Study
 
 here = Path(sys.argv[1])
 assert Path(fs.__file__).is_relative_to(here), fs.__file__
@@ -79,8 +86,15 @@ plain = RunSettings(algorithm="fedavg", values={"rounds": 3})
 others = {
     "patience": dataclasses.replace(plain, values={"rounds": 3, "patience": 3}),
     "purpose": dataclasses.replace(plain, purpose="trial"),
+    "topic": dataclasses.replace(plain, topic=["fraud"]),
 }
+methods = [{"name": "b", "algorithm": "fedavg", "topic": ["fraud"]}, "fedavg"]
+study = Study.from_values({"topic": ["banks"], "compare": {"datasets": ["banks"], "algorithms": methods}}, "s.toml", {})
+signed = Agreement.from_json(json.loads(json.dumps(agreement)), "agreement.json")
+assert signed.settings == dataclasses.replace(found.run, keep_split=True)
 print(json.dumps({
+    "read": load_settings(here / "run")[0].topic,
+    "study": {row.method: row.run.topic for row in study.rows()},
     "source": found.data.to_json(),
     "run": dataclasses.asdict(found.run),
     "settings.json": json.loads((here / "run" / "settings.json").read_text()),
@@ -101,12 +115,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("touched")
     left_out = shutil.ignore_patterns("__pycache__", "experiments")
     shutil.copytree(ROOT / "src" / "fedspray", folder / "fedspray", ignore=left_out)
-    for file, before, text in (RUN_LEVEL, OF_THE_RUN, DATA_KNOB, METRIC):
+    for file, before, text in (RUN_LEVEL, OF_THE_RUN, LIST_OF_THE_RUN, DATA_KNOB, METRIC):
         source = (folder / "fedspray" / file).read_text()
         assert source.count(before) == 1
         (folder / "fedspray" / file).write_text(source.replace(before, text + before))
-    toml = 'patience = 3\npurpose = "trial"\ntrials = 2\nselection = "error"\n'
-    given = {"patience": 3, "purpose": "trial", "selection": "error"}
+    toml = 'patience = 3\npurpose = "trial"\ntopic = ["banks", "fraud"]\ntrials = 2\nselection = "error"\n'
+    given = {"patience": 3, "purpose": "trial", "topic": ["banks", "fraud"], "selection": "error"}
     told = _python(folder, TRIED, str(folder), str(ROOT), toml, json.dumps(given))
     return {**json.loads(told.splitlines()[-1]), "help": _python(folder, HELP)}
 
@@ -148,6 +162,14 @@ def test_a_setting_of_the_run_costs_one_file(found: dict[str, Any]) -> None:
     assert found["settings.json"]["run"]["purpose"] == "trial"
     assert "purpose" in found["told_apart"]
     assert "--purpose" in found["help"]
+
+
+def test_a_list_of_the_run_costs_one_file(found: dict[str, Any]) -> None:
+    assert found["run"]["topic"] == found["agreement"]["run"]["topic"] == ["banks", "fraud"]
+    assert found["settings.json"]["run"]["topic"] == found["read"] == ["banks", "fraud"]
+    assert found["study"] == {"fedavg": ["banks"], "b": ["fraud"]}
+    assert "topic" in found["told_apart"]
+    assert "--topic" in found["help"]
 
 
 def test_a_data_knob_costs_one_file(found: dict[str, Any]) -> None:

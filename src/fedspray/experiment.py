@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,9 @@ class RunSettings:
         if self.algorithm is None:
             usual = DEFAULT_ALGORITHM if self.preset is None else PAPER_ALGORITHM
             object.__setattr__(self, "algorithm", usual)
-        object.__setattr__(self, "link", tuple(self.link))  # JSON has lists
+        for each in fields(self):
+            if kind_of(each).startswith("tuple["):  # JSON has lists
+                object.__setattr__(self, each.name, tuple(getattr(self, each.name)))
         if not self.seeds:
             raise InputError("seeds is empty, but must hold at least one seed")
         for client, name in self.backbone_of.items():
@@ -180,6 +182,10 @@ class RunSettings:
                 raise InputError(f"seeds contain {seed!r}, but must be whole numbers from 0 on")
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds are {list(self.seeds)}, but each may be given once")
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as ``RunSettings(**…)`` takes them."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def of_client(self, name: str) -> RunSettings:
         """The settings as one client sees them: only its own backbone."""

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -152,7 +152,7 @@ class Agreement:
             "class_names": None if task.class_names is None else list(task.class_names),
             **({} if task.feature_names is None else {"feature_names": list(task.feature_names)}),
             "data": dict(roster.settings),
-            "run": {**asdict(self.settings), "seeds": list(self.settings.seeds), "link": list(self.settings.link)},
+            "run": self.settings.to_json(),
             "largest_message": self.largest_message,
             "leaves": self.leaves(),
             **({} if self.code is None else {"code": dict(self.code)}),
@@ -171,7 +171,7 @@ class Agreement:
         task = Task(content["num_features"], content["num_classes"], classes, features)
         try:
             roster = Roster(content["federation"], tuple(content["sites"]), task, content["data"])
-            settings = RunSettings(**{**content["run"], "seeds": tuple(content["run"]["seeds"])})
+            settings = RunSettings(**content["run"])
             agreed = content.get("coordinator"), content.get("code"), content.get("outside", {})
             return cls(roster, settings, content["fedspray"], *agreed)
         except TypeError as error:  # a setting that this version does not know

@@ -102,8 +102,7 @@ class SharedPart:
 
 
 def _settings_beside(file: Path) -> RunSettings:
-    kept = files.read_json(file.parent.parent / "settings.json")["run"]
-    return RunSettings(**{**kept, "seeds": tuple(kept["seeds"]), "link": tuple(kept.get("link", ()))})
+    return RunSettings(**files.read_json(file.parent.parent / "settings.json")["run"])
 
 
 def adapt(shared: SharedPart, client: Client, *, rounds: int = ROUNDS, seed: int = 0) -> PersonalModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -64,7 +64,7 @@ def begin_with(
     store.new_folder(folder, resumable=fingerprint is not None)
     content = {
         **header(roster, run),
-        "run": asdict(run.settings),
+        "run": run.settings.to_json(),
         "source": source,
         "fingerprint": fingerprint,
         "splits": splits,
@@ -80,8 +80,7 @@ def begin_with(
 def load_settings(folder: Path) -> tuple[RunSettings, Json]:
     """The settings of an existing run, and the whole of its settings file."""
     content = stored.read(folder / "settings.json", stored.Settings)
-    kept = {**content["run"], "seeds": tuple(content["run"]["seeds"])}
-    return RunSettings(**kept), content
+    return RunSettings(**content["run"]), content
 
 
 def carry_out(

@@ -159,7 +159,6 @@ class Cell(Named):
                 for name in sorted(self.run.backbone_of)
             },
             "dtype": self.run.dtype,
-            **({"link": list(self.run.link)} if self.run.link else {}),
             "seed": self.seed,
             "graphs": _fingerprint(self._source),
             "splits": federation.split_fingerprint(),

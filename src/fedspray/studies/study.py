@@ -43,7 +43,7 @@ from fedspray.studies.cells import Row
 from fedspray.studies.tuning import Search
 from fedspray.studies.values import check_keys, check_list, check_seeds, check_table
 
-_METHOD_KEYS = ("name", "algorithm", "preset", "set", "link")
+_METHOD_KEYS = ("name", "algorithm", "preset", "set")
 
 
 Rule = tuple[tuple[str, ...], Mapping[str, Any]]
@@ -200,7 +200,8 @@ def _methods(listed: Any, base: RunSettings, where: str) -> tuple[dict[str, RunS
     rules: list[Rule] = []
     for entry in check_list(listed, f"{where}: algorithms", "names or tables"):
         given = {"algorithm": entry} if isinstance(entry, str) else dict(check_table(entry, f"{where}: an entry"))
-        check_keys(given, _METHOD_KEYS, f"{where}: algorithms")
+        lists = {name: knob for name, knob in knobs().items() if knob.is_list}
+        check_keys(given, (*_METHOD_KEYS, *lists), f"{where}: algorithms")
         preset = given.get("preset", base.preset)
         usual = PAPER_ALGORITHM if preset and base.algorithm == DEFAULT_ALGORITHM else base.algorithm
         algorithm, name = str(given.get("algorithm", usual)), method_name(given, usual)
@@ -215,8 +216,8 @@ def _methods(listed: Any, base: RunSettings, where: str) -> tuple[dict[str, RunS
             rules.append(((name,), values))
         if preset is not None and not isinstance(preset, str):
             raise InputError(f"{where}: preset of {name} is {preset!r}, but must be a name")
-        link = knobs()["link"].read(given.get("link", base.link), f"{where}: {name}: ")
-        found[name] = replace(base, algorithm=algorithm, preset=preset, link=link)
+        own = {key: knob.read(given[key], f"{where}: {name}: ") for key, knob in lists.items() if key in given}
+        found[name] = replace(base, algorithm=algorithm, preset=preset, **own)
     return found, rules
 
 
