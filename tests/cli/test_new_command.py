@@ -42,7 +42,7 @@ def test_a_project_for_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.
 def test_the_method_is_the_one_that_the_documentation_explains() -> None:
     root = Path(__file__).parents[2]
     template = root / "src" / "fedspray" / "cli" / "templates" / "method" / "method.py"
-    assert f"```python\n{template.read_text()}```" in (root / "docs" / "extend.md").read_text()
+    assert f'```python title="mypkg/mod.py"\n{template.read_text()}```' in (root / "docs" / "extend.md").read_text()
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,11 +114,17 @@ def _begin(output: Output, experiment: Experiment, out: Path | None, way: _Way) 
     knobs.note_tidied(output, federation)
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
-    data = experiment.data.located()
+    data, place = experiment.data.located(), out or _unused(Path("runs") / name)
     with way.opened(resolved, data) as cluster:
-        folder = begin(out or Path("runs") / name, federation, resolved, data.to_json(), threads=way.threads or 1)
+        folder = begin(place, federation, resolved, data.to_json(), threads=way.threads or 1)
         result = _train(output, folder, federation, resolved, way, begun=True, cluster=cluster)
     _show(output, folder, result)
+
+
+def _unused(folder: Path) -> Path:
+    """The folder, with a number if a run of the same second has its name."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(each for each in chain([folder], numbered) if not each.exists())
 
 
 def _resume(output: Output, folder: Path, way: _Way) -> None:
