@@ -134,8 +134,8 @@ def for_python(*_: object) -> None:
 def for_runs(*_: object) -> None:
     import fedspray as fs
 
-    lists = {"partitioner": "files", "partition_dir": "partitions/PubMed"}
-    fs.build_federation("pubmed", **lists).clients[0].graph.to_npz("mine.npz")
+    pubmed = fs.build_federation("pubmed", partitioner="files", partition_dir="partitions/PubMed")
+    pubmed.clients[0].graph.to_npz("mine.npz")
 
 
 def for_coordinator(*_: object) -> None:
@@ -207,7 +207,8 @@ def test_the_blocks_of_a_page_run(
         if block.title:
             write(block)
     for number, block in enumerate(blocks(page)):
-        BEFORE.get((page, number), lambda banks: None)(three_banks)
+        if prepare := BEFORE.get((page, number)):
+            prepare(three_banks)
         if block.why:
             continue
         if block.language == "toml":
