@@ -250,6 +250,7 @@ NOT_RUN = {
     "docs/compare.md": 1,
     "docs/deployment.md": 1,
     "docs/deployment/coordinator.md": 1,
+    "docs/deployment/records.md": 1,
     "docs/deployment/site.md": 1,
     "docs/get-started.md": 1,
     "docs/index.md": 1,

@@ -21,7 +21,7 @@ NUMBER = r"[+−-]?\d+(?:\.\d+)?"
 
 
 def blocks(text: str, language: str = "python") -> list[str]:
-    return re.findall(rf"^```{language}(?: title=.*)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}(?: title=[^\n]*)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def private_names(code: str) -> list[str]:

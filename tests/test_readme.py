@@ -20,7 +20,7 @@ CONCEPTS = (ROOT / "docs" / "concepts.md").read_text()
 
 
 def blocks(language: str, page: str = README) -> list[str]:
-    return re.findall(rf"^```{language}(?: title=.*)?\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}(?: title=[^\n]*)?\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow

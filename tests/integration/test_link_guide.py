@@ -22,7 +22,7 @@ from fedspray.experiment import RunSettings
 from fedspray.runs import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "links.md").read_text()
-(GUIDE,) = [block for block in re.findall(r"```python.*?\n(.*?)```", PAGE, flags=re.S) if "class TopK" in block]
+(GUIDE,) = [block for block in re.findall(r"```python[^\n]*\n(.*?)```", PAGE, flags=re.S) if "class TopK" in block]
 
 FOR_ALL = [
     name
