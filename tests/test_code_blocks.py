@@ -144,19 +144,26 @@ def for_coordinator(*_: object) -> None:
         shutil.copy(f"kit-{name}/{name}.csr", f"{name}.csr")
 
 
-def for_site(*_: object) -> None:
+def for_site(_: object, kit: str = "fraud-north") -> None:
     """What the coordinator does in the meantime."""
     for_python()
     sites = ["--site", "north", "--site", "south", "--host", "fl.example.org"]
     run("deploy", "init", "fraud", *sites, "--features", "32", "--classes", "2", "--backbone", "gcn")
-    run("deploy", "sign", "fraud", "fraud-north/north.csr")
+    run("deploy", "sign", "fraud", f"{kit}/north.csr")
     shutil.copy("fraud/zips/north.zip", "north.zip")
+
+
+def for_privacy(banks: Path) -> None:
+    run("site", "request", "KIT", "--name", "north")
+    for_site(banks, "KIT")
+    run("site", "unpack", "KIT", "north.zip")
 
 
 BEFORE: dict[tuple[str, int], Callable[..., None]] = {
     ("docs/tables.md", 0): for_tables,
     ("docs/models.md", 0): for_models,
     ("docs/python.md", 0): for_python,
+    ("docs/privacy.md", 0): for_privacy,
     ("docs/runs.md", 0): for_runs,
     ("docs/deployment/coordinator.md", 0): for_coordinator,
     ("docs/deployment/site.md", 1): for_site,
