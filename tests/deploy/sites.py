@@ -15,6 +15,7 @@ from fedspray.deploy.server.host import Quorum, RemoteHost
 from fedspray.deploy.server.progress import ProgressRecorder
 from fedspray.deploy.site.handler import RequestHandler
 from fedspray.deploy.site.kit import Site
+from fedspray.deploy.site.policy import accept_all
 from fedspray.engine.local import Blocks
 from fedspray.runs.conduct import Host, conduct
 from fedspray.runs.run import begin_with
@@ -53,6 +54,7 @@ class Sites:
             (self.folder / name / "local").mkdir(parents=True, exist_ok=True)
             agreement.save(self.folder / name / "local")
             Site(self.folder / name, name, self.folder / "data" / "clients" / name).save()
+            accept_all(self.folder / name)
 
     def restart(self) -> None:
         for handler in self._open.values():

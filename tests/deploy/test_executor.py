@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from math import nan
@@ -228,6 +229,7 @@ def no_agreement(job: Job, _: pytest.MonkeyPatch) -> None:
 
 
 def no_room(job: Job, _: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(job.kit / "state")
     (job.kit / "state").write_text("a file where a folder should be")
 
 

@@ -69,7 +69,7 @@ class Federation:
     def start_all(self, sites: tuple[str, ...]) -> None:
         self.start("deploy", "start", self.project)
         for site in sites:
-            self.start("site", "start", kit(self.place, site))
+            self.start("site", "start", kit(self.place, site), "--accept-all")
 
     def kill(self, folder: Path) -> None:
         pid = processes.running(folder)
@@ -127,7 +127,7 @@ def test_one_run_through_all_of_it(federation: Federation) -> None:
     replace(unpack(archive, kit(place, NEW)), data=place / "data" / "clients" / NEW).save()
     for name in SITES[:4]:
         Agreement.load(project).save(kit(place, name) / "local")
-    federation.start("site", "start", kit(place, NEW))
+    federation.start("site", "start", kit(place, NEW), "--accept-all")
     wait_until(lambda: ("joined", NEW) in federation.events(), "nobody noticed that a site joined")
     joined = read_progress(folder)["round"]
     wait_until(reached(joined + 3), "no round with the new site")

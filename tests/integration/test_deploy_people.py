@@ -79,7 +79,7 @@ def test_from_zip_files_to_a_result(place: Path) -> None:
         assert "num_train" in found["fields_up"]
     say("deploy", "start", project)
     for site in SITES:
-        say("site", "start", kit(place, site))
+        say("site", "start", kit(place, site), "--accept-all")
 
     # The coordinator goes home; the run does not care, and another terminal comes back to it.
     driver = fedspray("deploy", "run", project, "--run", "first", "--json")
@@ -111,7 +111,7 @@ def test_a_project_that_is_moved_goes_on(place: Path) -> None:
         say("site", "check", kit(place, site), "--data", place / "data" / "clients" / site)
     say("deploy", "start", project)
     for site in SITES:
-        say("site", "start", kit(place, site))
+        say("site", "start", kit(place, site), "--accept-all")
         assert "is running already" in say("site", "start", kit(place, site), "--foreground", code=2)
     assert "is running already" in say("deploy", "start", project, "--foreground", code=2)
     driver = fedspray("deploy", "run", project, "--run", "first", "--json")
@@ -136,7 +136,7 @@ def test_a_site_that_is_away_misses_rounds_and_comes_back(place: Path) -> None:
         say("site", "check", kit(place, site), "--data", place / "data" / "clients" / site)
     say("deploy", "start", project)
     for site in SITES:
-        say("site", "start", kit(place, site))
+        say("site", "start", kit(place, site), "--accept-all")
     driver = fedspray("deploy", "run", project, "--run", "first", "--json")
     wait_for(place, "first", 5, driver)
     pid = processes.running(kit(place, "bank_01"))

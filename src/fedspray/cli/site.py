@@ -19,7 +19,10 @@ from fedspray.cli.organisations import (
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-COMMANDS = ("request", "unpack", "check", "start", "status", "ledger", "agree", "renew", "service", "stop")
+COMMANDS = (
+    *("request", "unpack", "check", "start", "status", "ledger", "agree", "renew", "service", "stop"),
+    *("runs", "accept", "refuse"),
+)
 site = group(
     "site",
     "Federations between organisations: a site's commands.",
@@ -28,6 +31,7 @@ site = group(
 
 NOT_RUNNING, NOT_CONNECTED = 3, 4
 """Exit codes of `fedspray site status`."""
+RunName = Annotated[str, argument("The run's name: fedspray site runs lists them.", "RUN")]
 Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
 NewKit = Annotated[Path, argument("The folder that is or becomes the start-up kit.", "KIT")]
 
@@ -96,11 +100,18 @@ def check(
 
 
 @organisational
-def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
+def start(
+    kit: Kit,
+    /,
+    *,
+    accept_all: Annotated[bool, flag("From now on accept every run under the agreement without asking.")] = False,
+    foreground: Foreground = False,
+) -> None:
     """Start this site; it connects to the server and waits for jobs."""
     from fedspray.deploy.operations import processes
     from fedspray.deploy.provisioning.certificates import certificate_of
     from fedspray.deploy.provisioning.kits import check_policies
+    from fedspray.deploy.site import policy
     from fedspray.deploy.site.kit import Site
 
     site = Site.open(kit)
@@ -111,6 +122,10 @@ def start(kit: Kit, /, *, foreground: Foreground = False) -> None:
     site.agreement()  # refuses other code
     check_policies(kit)
     site.check_writable()
+    if accept_all:
+        policy.accept_all(kit)
+    if not policy.Policy.read(kit).unasked:
+        Output().note(f"each run waits for your answer: fedspray site runs {kit} (or start with --accept-all)")
     if foreground:
         processes.replace_this_process(kit, site.threads)
     pid = processes.start_and_watch(kit, site.threads)
@@ -124,11 +139,13 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
 
     from fedspray.deploy.ledger import last_answers
     from fedspray.deploy.provisioning.certificates import certificate_of
+    from fedspray.deploy.site import consent
     from fedspray.deploy.site.status import look, site_name
 
     output = Output(as_json)
     found = {"site": site_name(kit), **look(kit), "certificate": certificate_of(kit)}
     found["runs"] = last_answers(kit)
+    found["asking"] = [each["offer"]["run"] for each in consent.answers(kit) if each["answer"] is None]
     if not as_json:
         busy = "in a job" if found["job_pids"] else "idle"
         process = "" if found["pid"] is None else f" (process {found['pid']}, {busy})"
@@ -141,6 +158,8 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
         for name, last in found["runs"].items():
             said = f"{name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}"
             output.show(f"  {escape(said)}")
+        for name in found["asking"]:
+            output.show(f"  {name} waits for your answer: fedspray site runs {kit}")
     output.result(found)
     return {"connected": 0, "stopped": NOT_RUNNING}.get(found["state"], NOT_CONNECTED)
 
@@ -207,14 +226,17 @@ def agree(
     """Read a new agreement, see what changes, and take it on."""
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.provisioning.kits import update_paths
+    from fedspray.deploy.site import consent
     from fedspray.deploy.site.kit import Site
 
     site, output = Site.open(kit), Output()
     new = Agreement.load(file).check_version()
     if site.name not in new.roster.clients:
         raise InputError(f"{site.name!r} is not in {file}, whose sites are {', '.join(new.roster.clients)}")
+    old: Agreement | None = None
     try:
-        changes = Agreement.load(kit / "local").changes(new)  # of whatever version: it is not going to be run
+        old = Agreement.load(kit / "local")
+        changes = old.changes(new)  # of whatever version: it is not going to be run
     except InputError as error:
         output.note(f"the previous agreement cannot be compared ({error}); this is all of the new one:")
         changes = new.lines()
@@ -227,8 +249,62 @@ def agree(
     if not yes and ask("Take it on? [y/N]", "n").lower() not in ("y", "yes"):
         raise InputError("the new agreement was not taken on")
     new.save(kit / "local")
+    if old is not None and old.joins(new):
+        consent.carry_over(kit, old.fingerprint(), new.fingerprint())
     update_paths(kit)
     output.note(f"{site.name} agreed to {new.fingerprint()[:12]}")
+
+
+def runs(kit: Kit, /, *, as_json: AsJson = False) -> None:
+    """Show the runs that this site was asked to take part in, and what it answered."""
+    from rich.markup import escape
+
+    from fedspray.deploy.site import consent, policy
+    from fedspray.deploy.site.status import site_name
+
+    output, name, found = Output(as_json), site_name(kit), consent.answers(kit)
+    budget = policy.Policy.read(kit).epsilon
+    for each in found:
+        run = each["offer"]["run"]
+        output.show(f"[bold]{run}[/bold]: {consent.told(each)}, asked at {each['asked']}")
+        if each["answer"] is None:
+            output.show(f"  waits for your answer ({escape(each['why'])}): fedspray site accept {kit} {run}")
+        else:
+            said = "accepted" if each["answer"] == "yes" else "refused"
+            because = f": {escape(each['reason'])}" if each["reason"] else ""
+            output.show(f"  {said} by the {each['by']} at {each['time']}{because}")
+    if not found:
+        output.show(f"{name} was not asked for any run yet")
+    left = None if budget is None else max(0.0, budget - policy.spent(kit))
+    if left is not None:
+        output.show(f"ε left: {left:.3g} of {budget:g}")
+    output.result({"site": name, "runs": found, "epsilon_left": left})
+
+
+@organisational
+def accept(kit: Kit, run: RunName, /) -> None:
+    """Take part in a run that waits for an answer, or after a refusal."""
+    from fedspray.deploy.site import consent
+    from fedspray.deploy.site.status import site_name
+
+    consent.answer(kit, run, True)
+    Output().note(f"{site_name(kit)} takes part in {run}")
+
+
+@organisational
+def refuse(
+    kit: Kit,
+    run: RunName,
+    /,
+    *,
+    reason: Annotated[str, flag("Why; the coordinator reads it.", "TEXT")],
+) -> None:
+    """Take no part in a run; in one that is under way, from the next answer on."""
+    from fedspray.deploy.site import consent
+    from fedspray.deploy.site.status import site_name
+
+    consent.answer(kit, run, False, reason)
+    Output().note(f"{site_name(kit)} takes no part in {run}")
 
 
 @organisational
@@ -286,4 +362,4 @@ def _show(output: Output, found: dict[str, Any]) -> None:
     output.show("[bold]what leaves[/bold]")
     for field, said in found["leaves"].items():
         output.show(f"  {escape(field)}: {escape(said)}")
-    output.note("all is well: fedspray site start")
+    output.note("all is well: fedspray site start (for a trial: with --accept-all)")

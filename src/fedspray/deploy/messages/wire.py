@@ -24,6 +24,8 @@ from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+CONSENT = "consent"
+"""The step before the first round of a job: whether a site takes part in this run. It may take a person to answer."""
 SUM = "sum"
 """The step in which sites do what is asked of them, and mask what they send."""
 GUARD = "secure-sum"

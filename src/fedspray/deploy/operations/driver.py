@@ -130,7 +130,10 @@ class Driver:
         """Ends a job that waits for a site which is back, but not in this job: the next one will have it."""
         waiting, absent = progress.get("waiting_for") or [], progress.get("absent") or []
         waited = time.time() - progress["waiting_since"] if waiting else 0.0
-        if len(waiting) < len(self._sites) and waited > SLOW:
+        if progress.get("state") == "asking" and waiting:
+            how = f"(there: fedspray site accept KIT {self._run}, or refuse)"
+            self._say("waiting for consent", f"waiting for {self._named(waiting)} to accept this run {how}", waiting)
+        elif len(waiting) < len(self._sites) and waited > SLOW:
             self._say("waiting", f"round {progress['round']} waits for {self._named(waiting)}", waiting)
         elif absent:
             self._say("absent", f"going on without {self._named(absent)}", absent)

@@ -23,6 +23,7 @@ from fedspray.deploy.provisioning.kits import Address, make_kits
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.server.progress import read_exchanges
 from fedspray.deploy.site.kit import Site
+from fedspray.deploy.site.policy import accept_all
 from fedspray.experiment import RunSettings
 from fedspray.files import Json
 from fedspray.runs import store
@@ -56,6 +57,7 @@ class LocalFederation:
         for name in agreement.roster.clients:
             data = (folder / "data" / "clients" / name).absolute()
             replace(Site.open(self.project.site(name)), data=data, threads=threads).save()
+            accept_all(self.project.site(name))
         begin_with(self.project.run_folder(RUN), agreement.roster, settings, None, federation.fingerprint())
         agreement.save(self.project.run_folder(RUN))
         self._kits = [self.project.server, *(self.project.site(name) for name in agreement.roster.clients)]

@@ -28,7 +28,8 @@ You need Linux, Python 3.11 or newer, and one outgoing TCP connection to {addres
    private key with `fedspray site request` (a new one if the coordinator made it). Compare the number that it
    prints with the coordinator's, on the telephone. Then, in KIT:
 2. Check, with the folder (or npz file) of your data: `fedspray site check . --data /path/to/data`
-3. Start: `fedspray site start .` (for a service that survives reboots, see `fedspray site service`)
+3. Start: `fedspray site start .` (for a service that survives reboots, see `fedspray site service`). Each run then
+   waits for your yes: `fedspray site runs .`, `fedspray site accept . RUN`. For a trial, start with `--accept-all`.
 4. Look: `fedspray site status .`, and what left your building so far: `fedspray site ledger .`
 5. Stop: `fedspray site stop .`
 

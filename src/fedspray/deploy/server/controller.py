@@ -18,13 +18,14 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.deploy.locks import Lock
-from fedspray.deploy.messages.wire import SUM, Ask, Malformed, Reply, freeze, thaw
+from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Malformed, Reply, freeze, thaw
 from fedspray.deploy.network.answers import TASK, UNREADABLE
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.server.host import Quorum, RemoteHost
 from fedspray.deploy.server.kit import Server
 from fedspray.deploy.server.progress import ProgressRecorder
 from fedspray.engine.local import Blocks
+from fedspray.engine.worker import Request
 from fedspray.errors import InputError, RunStopped, printable
 from fedspray.files import Json
 from fedspray.runs.conduct import Host, conduct
@@ -51,6 +52,14 @@ class _Exchange:
     def awaits(self, name: str) -> bool:
         """Whether a site was asked and has not answered yet."""
         return name in self.fetched and name not in self.arrived
+
+
+class _Everybody(Quorum):
+    """Waits for each answer, however long that takes."""
+
+    def is_settled(self, arrived: Mapping[str, Reply | str]) -> bool:
+        """Never: it ends when nobody is missing."""
+        return False
 
 
 class RunController(Controller):  # type: ignore[misc]
@@ -116,6 +125,9 @@ class RunController(Controller):  # type: ignore[misc]
                 self._largest = host.largest
                 return host
 
+            left, self._largest = members.left(root), agreement.largest_message
+            here = {client.name for client in fl_ctx.get_engine().get_clients()}
+            self._ask_consent([name for name in roster.clients if name in here - left], run.settings.seeds[0], folder)
             conduct(roster, run, folder, open_host, checkpoint_every=1, callbacks=[self._recorder])
             self._recorder.finish()
             for site, head in self._heads.items():
@@ -133,6 +145,15 @@ class RunController(Controller):  # type: ignore[misc]
             self.system_panic(str(error), fl_ctx)
         finally:
             lock.release()
+
+    def _ask_consent(self, sites: list[str], seed: int, folder: Path) -> None:
+        """Asks who takes part. A run begins when all have answered; one that is under way waits for the grace time."""
+        begun = any(folder.glob("seed-*/checkpoint*")) or any(folder.glob("seed-*/result.json"))
+        ask = Ask(seed, Request(1, train=False, evaluate=False), {}, CONSENT)
+        quorum = Quorum(frozenset(), 0) if begun else _Everybody(frozenset(sites), len(sites))
+        for name, reply in self.deliver(dict.fromkeys(sites, ask), quorum).items():
+            if isinstance(reply, Reply) and reply.error is not None:
+                self._recorder.tell("run refused", name, reply.error)
 
     # ---- one exchange -------------------------------------------------------------------------------
 
@@ -165,7 +186,7 @@ class RunController(Controller):  # type: ignore[misc]
             self.send(tasks[name], self._context, targets=[name])
         ask = next(iter(asks.values()))
         try:
-            self._wait(list(asks), quorum, ask.request.round_index)
+            self._wait(list(asks), quorum, ask)
         finally:
             for name, task in tasks.items():
                 if not isinstance(exchange.arrived.get(name), Reply):
@@ -180,12 +201,13 @@ class RunController(Controller):  # type: ignore[misc]
             self._log(ask, asks, arrived, sizes, time.monotonic() - began)
         return {name: arrived.get(name, ABSENT) for name in asks}
 
-    def _wait(self, names: list[str], quorum: Quorum, round_index: int) -> None:
+    def _wait(self, names: list[str], quorum: Quorum, ask: Ask) -> None:
         """Returns when all that can be expected has arrived."""
         shown: list[str] = []
         settled_since: float | None = None
         began = time.monotonic()
-        self._recorder.show(round=round_index, state="running", waiting_for=[], waiting_since=None)
+        doing = {"state": "asking"} if ask.step == CONSENT else {"state": "running", "round": ask.request.round_index}
+        self._recorder.show(**doing, waiting_for=[], waiting_since=None)
         while True:
             with self._news:
                 self._news.wait(POLL * 5)

@@ -36,7 +36,9 @@ class SiteExecutor(Executor):  # type: ignore[misc]
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One exchange."""
         result = Shareable()
-        result["head"], result["arrays"] = self._open(fl_ctx).answer(shareable.get("head"), shareable.get("arrays"))
+        result["head"], result["arrays"] = self._open(fl_ctx).answer(
+            shareable.get("head"), shareable.get("arrays"), lambda: bool(abort_signal.triggered)
+        )
         return result
 
     def _open(self, fl_ctx: FLContext) -> RequestHandler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,13 @@ class RequestHandler:
             _log.exception("%s is refused: %s", self._name, error)
             self._closed = _sentence(error)
 
-    def answer(self, head: Any, arrays: Any) -> tuple[Json, bytes]:
-        """One exchange, in the form in which it crosses."""
+    def answer(self, head: Any, arrays: Any, stopped: Callable[[], bool] = lambda: True) -> tuple[Json, bytes]:
+        """One exchange, in the form in which it crosses; a person's answer is waited for until the job is stopped."""
         ask: Ask | None = None
         try:
             message = {} if self._run is None else thaw(arrays, self._run.most_bytes)
             ask = Ask.unpack(head, message)
-            reply = replace(self._reply(ask), seed=ask.seed, round_index=ask.request.round_index)
+            reply = replace(self._reply(ask, stopped), seed=ask.seed, round_index=ask.request.round_index)
         except Exception as error:
             _log.exception("a request cannot be read: %s", error)
             reply = Reply(error=f"the request cannot be read: {_sentence(error)}")
@@ -75,7 +76,7 @@ class RequestHandler:
             self._run.close()
             self._run = None
 
-    def _reply(self, ask: Ask) -> Reply:
+    def _reply(self, ask: Ask, stopped: Callable[[], bool]) -> Reply:
         if self._run is None:
             return Reply(error=self._closed)
         head = ask.pack()[0]
@@ -83,7 +84,7 @@ class RequestHandler:
             return self._last[1]  # the answer got lost on its way
         began, cpu_began = time.perf_counter(), time.process_time()
         try:
-            reply = self._run.answer(ask)
+            reply = self._run.answer(ask, stopped)
         except Exception as error:
             _log.exception("round %s failed: %s", ask.request.round_index, error)
             reply = Reply(error=_sentence(error))

@@ -8,12 +8,15 @@
     KIT/models/RUN/seed-0.figures.json          with secure-sum or dp: this site's test figures, which nobody else has
     KIT/state/RUN/seed-0/released.json          with secure-sum: for which lists of sites each round was opened
     KIT/state/RUN/seed-0/secret.json            with links that add noise: what it is drawn from
+    KIT/state/RUN/consent.json                  whether this site takes part: see `fedspray.deploy.site.consent`
     KIT/state/RUN/peers.json                    with secure-sum: fingerprints of the other sites' keys
 """
 
 from __future__ import annotations
 
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +27,11 @@ from fedspray import files
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.messages.schema import MessageSchema, difference
-from fedspray.deploy.messages.wire import SUM, Ask, Reply
+from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Reply
+from fedspray.deploy.site import consent
 from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
+from fedspray.deploy.site.policy import Offer
 from fedspray.engine.crossing import ClientEnd, trip_of
 from fedspray.engine.layouts import layout_of
 from fedspray.engine.local import InProcess
@@ -44,6 +49,8 @@ from fedspray.runs import benefit, store
 from fedspray.runs.models import PersonalModel
 
 RELEASED, PEERS, SECRET = "released.json", "peers.json", "secret.json"
+LOOK_EVERY = 0.5
+"""Seconds between looks for a person's answer."""
 
 
 class SiteRun:
@@ -83,9 +90,20 @@ class SiteRun:
         """What leaves, field by field, until the ledger has it."""
         self.most_bytes = schema.most_bytes("downlink") + own.protocol_bytes
         """A larger message is none of this run's."""
+        self._offer = self._offered()
 
-    def answer(self, ask: Ask) -> Reply:
-        """Does what is asked and remembers it; refuses what is not part of the agreed run."""
+    def answer(self, ask: Ask, stopped: Callable[[], bool] = lambda: True) -> Reply:
+        """Does what is asked and remembers it; refuses what is not part of the agreed run.
+
+        Whether this site takes part is waited for, until the job is ``stopped``.
+        """
+        if ask.step == CONSENT:
+            while not self._consented() and not stopped():
+                time.sleep(LOOK_EVERY)
+        if not self._consented():
+            raise Refused(f"{self._site.name} has not agreed to this run yet")
+        if ask.step == CONSENT:
+            return Reply()
         self._check(ask)
         worker = self._worker_for(ask.seed)
         if self._party is not None and ask.step != SUM:
@@ -121,6 +139,26 @@ class SiteRun:
         layout = self._message_schema.sums(link, self._agreement.roster.num_clients, request, train=train)
         best = worker.count_best() if request.evaluate and not self._hides_evaluation else {}
         return party.masked(layout, ask.guard, request, uplink, counts, best)
+
+    def _consented(self) -> bool:
+        found = consent.ask(self._site.folder, self._offer)
+        if found["answer"] == "no":
+            because = f": {found['reason']}" if found["reason"] else ""
+            raise Refused(f"{self._site.name} refused this run{because}")
+        return bool(found["answer"] == "yes")
+
+    def _offered(self) -> Offer:
+        run, seeds = self._agreement.resolved, len(self._agreement.settings.seeds)
+        largest = self._message_schema.most_bytes("uplink", "counts", "detail") + self._agreement.protocol_bytes
+        privacy = run.spent(self._rounds).get("privacy")
+        return Offer(
+            self._run,
+            self._agreement.fingerprint(),
+            self._agreement.settings.algorithm,
+            seeds * self._rounds,
+            seeds * (self._rounds + 2) * largest,
+            None if privacy is None else seeds * privacy["epsilon"],
+        )
 
     def told(self, ask: Ask) -> Json:
         """What the ledger says of an update beside its fields: the privacy spent and, once, what each field reveals."""
