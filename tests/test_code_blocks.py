@@ -24,6 +24,7 @@ from fedspray.cli.main import app, run_command
 from fedspray.cli.pages import examples
 from fedspray.cli.study import read_study
 from fedspray.datasets.banks import Banks
+from fedspray.deploy.site import policy
 from fedspray.experiment import Experiment, RoundSettings, RunSettings
 
 ROOT = Path(__file__).parents[1]
@@ -195,6 +196,10 @@ def read_toml(code: str, study: Path) -> None:
     file.write_text((study.read_text() if code.startswith("[compare") else "") + code)
     if "[nodes]" in code:
         run("schema", "check", str(file))
+    elif "unasked" in code:
+        Path("state").mkdir()
+        file.rename(Path("state") / policy.FILE)
+        policy.Policy.read(Path())
     elif "[compare" in code:
         read_study(file, None)
     else:
@@ -257,7 +262,7 @@ NOT_RUN = {
     "docs/compare.md": 1,
     "docs/deployment.md": 1,
     "docs/deployment/coordinator.md": 1,
-    "docs/deployment/records.md": 1,
+    "docs/deployment/records.md": 2,
     "docs/deployment/site.md": 1,
     "docs/get-started.md": 1,
     "docs/index.md": 1,
