@@ -9,7 +9,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-nightly torture bench docs dist check clean
+.PHONY: help setup demo test test-slow test-nightly torture bench picture docs dist check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ torture: $(STAMP) ## Feed 10,000 malformed inputs to every reader and flag: half
 
 bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
 	@$(ONE_THREAD) $(BIN)/fedspray bench --threads 1 --reference benchmarks/reference.py --out results/benchmarks
+
+picture: $(STAMP) ## Draw docs/pictures/helped.svg, and write results/helped.csv, from the finished cells in results/cells
+	@$(BIN)/python -m reproduction.helped
 
 docs: $(STAMP) ## Write the tables of docs/cli.md and docs/privacy.md, then the documentation as a site, into site/
 	@$(BIN)/python -m fedspray.cli.document docs/cli.md docs/privacy.md
