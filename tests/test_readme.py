@@ -75,7 +75,7 @@ def speed() -> list[dict[str, Any]]:
 
 def test_its_table_is_what_was_measured() -> None:
     columns = re.findall(r"^\| \| (alone.*) \|$", README, re.M)[0].split(" | ")
-    shown = {}
+    shown: dict[tuple[str, str], float] = {}
     for line in re.findall(r"^\| ((?:PubMed|Physics|Twitch|Citation), .*|CPU seconds.*) \|$", README, re.M):
         title, *cells = (cell.strip() for cell in line.split("|"))
         shown |= {(title, column): float(cell) for column, cell in zip(columns, cells, strict=True) if cell}
