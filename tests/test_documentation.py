@@ -39,6 +39,25 @@ def test_files_and_tests_that_a_page_names_are_there(page: str) -> None:
         assert {name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in tests} == set()
 
 
+STILTED = re.compile(
+    r"said in one sentence|cannot be had|figures of the paper again|as ever\b|the one of before|none of them does not"
+    r"|breaks TLS open|which are others|needed are\b|has no meaning to|\banew\b|from memory\b|on the telephone"
+    r"|do(es)? not go with|tiny_numbers_are_zero|\bForms\b|\bDoor\b|\boccupant|\bchoice\.py|\bparcel|check_room"
+)
+"""Phrases and names that sounded translated, and that nobody should bring back."""
+
+
+def test_no_stilted_phrase_comes_back() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    ours = [name for name in listed if not name.startswith(("tests/", "results/"))]
+    texts = [
+        ROOT / name for name in ours if Path(name).suffix in (".md", ".py", ".pyi", ".toml", ".ipynb", ".html", ".js")
+    ]
+    assert [
+        f"{file.relative_to(ROOT)}: {found[0]}" for file in texts if (found := STILTED.search(file.read_text()))
+    ] == []
+
+
 @pytest.mark.slow
 def test_get_started_runs_as_it_stands(tmp_path: Path) -> None:
     """Every command but the set-up, in an empty folder; the figures that the page names are printed."""

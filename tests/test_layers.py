@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 TOP = "fedspray"
 """The package's own `__init__`: the public API, above everything but the command line."""
 
-_BASE = {"display", "errors", "files", "room", "seeds", "stored", "plugins"}
+_BASE = {"display", "errors", "files", "memory", "seeds", "stored", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
 _EXPERIMENT = _DATA | {"datasets", "partitioners", "knob", "experiment"}
@@ -27,7 +27,7 @@ _FEDERATE = _EXPERIMENT | {"federate"}
 MAY_IMPORT: dict[str, set[str]] = {
     "display": _BASE,
     "errors": _BASE,
-    "room": _BASE,
+    "memory": _BASE,
     "stored": _BASE,
     "files": _BASE,
     "seeds": _BASE,

@@ -188,7 +188,10 @@ def _partitioner(given: dict[str, Any], default_clients: int | None) -> tuple[st
         elif knob == "clients" and default_clients is not None:
             values[each.name] = default_clients
         elif knob == "clients":
-            raise InputError("the number of clients is missing: your own graph has no default, so set it")
+            raise InputError(
+                "the number of clients is missing: your own graph has no default, so set it "
+                "(--clients K, or clients= in Python)"
+            )
         elif each.default is MISSING:
             raise InputError(f"the partitioner {name!r} needs {knob}: {each.metadata['help']}")
     return name, found(**values)

@@ -337,7 +337,8 @@ def _apart(a: Message, b: Message) -> str:
     if not far:
         return ""
     worst = max(far, key=lambda name: far[name])
-    return f" (most in {worst!r}, by {far[worst]:.1e}, where {TOLERANCE:.0e} is allowed)"
+    hint = "; a rounding error that Adam made a full step of? See fs.ops.gap" if far[worst] > 1e-6 else ""
+    return f" (most in {worst!r}, by {far[worst]:.1e}, where {TOLERANCE:.0e} is allowed{hint})"
 
 
 def finite(*states: Any) -> bool:

@@ -105,7 +105,7 @@ class TestWithTheExtra:
         assert run_command(["deploy", "status", str(project)]) == 0
         assert "site north: not connected" in capsys.readouterr().out
 
-    @pytest.mark.parametrize(("days", "sentence"), [(400, "ended on"), (-1, "set this machine's clock right")])
+    @pytest.mark.parametrize(("days", "sentence"), [(400, "ended on"), (-1, "correct this machine's clock")])
     def test_certificates_of_another_time(
         self,
         tmp_path: Path,
@@ -203,7 +203,7 @@ class TestWithTheExtra:
             (project / "runs" / run / "settings.json").write_text("{}")
         (project / "runs" / "done" / "result.json").write_text("{}")
         sentence = complaint(capsys, "deploy", "amend", project, "--rounds", "20")
-        assert "error: first is not finished and cannot go on under another agreement: bring it" in sentence
+        assert "error: first is not finished and can't continue under another agreement: finish it" in sentence
         assert (project / "agreement.json").read_text() == before
         assert run_command(["deploy", "amend", str(project), "--rounds", "20", "--yes"]) == 0
         assert (project / "agreement.json").read_text() != before
@@ -290,4 +290,4 @@ class TestWithTheExtra:
         assert (agreed["algorithm"], agreed["seeds"]) == ("fedavg", [0, 1, 2])
         capsys.readouterr()
         assert run_command(["deploy", "amend", str(project)]) == 0
-        assert "nothing changes" in capsys.readouterr().err
+        assert "nothing to change" in capsys.readouterr().err

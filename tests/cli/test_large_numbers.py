@@ -13,7 +13,7 @@ import pytest
 
 from fedspray.cli.main import run_command
 from fedspray.errors import InputError
-from fedspray.room import check_room, memory
+from fedspray.memory import check_memory, total_memory
 
 HUGE, DIGITS = "99999999999999999999", "9" * 400
 
@@ -123,11 +123,11 @@ def test_a_header_that_promises_more_than_the_file_holds(here: Path, capsys: pyt
     check_refused(["inspect", "--dataset", "graph.npz", "--clients", "2"], here, capsys)
 
 
-def test_room_is_what_the_machine_has() -> None:
-    there = memory()
+def test_memory_is_what_the_machine_has() -> None:
+    there = total_memory()
     assert there is not None
-    check_room("this", there)
+    check_memory("this", there)
     with pytest.raises(InputError, match=r"^this would need"):
-        check_room("this", there + 1)
+        check_memory("this", there + 1)
     with pytest.raises(InputError, match="far more"):
-        check_room("this", 1e300)
+        check_memory("this", 1e300)

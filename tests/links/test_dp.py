@@ -225,7 +225,7 @@ def test_with_secure_sums_each_client_adds_its_share() -> None:
         ("fedavg", "dp epsilon=1 level=record", "level=record is for fedspray2"),
         ("fedspray2", "dp epsilon=1 level=record", "clips the gradient of a node to 0 (record_clip)"),
         ("fedavg", "dp epsilon=1 level=both", "level is 'both'"),
-        ("fedavg", "dp epsilon=1 shares=3", "shares is 3, but 1 clients are sure"),
+        ("fedavg", "dp epsilon=1 shares=3", "shares is 3, but 1 clients are guaranteed"),
     ],
 )
 def test_refused(algorithm: str, text: str, sentence: str) -> None:

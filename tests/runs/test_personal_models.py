@@ -81,7 +81,7 @@ def test_nodes_are_known_by_their_names_wherever_they_stand(named: Federation) -
     nameless = model.predictions(replace(graph, node_names=None))
     assert nameless.parts is None
     assert set(nameless.accuracies) == {"unknown"}
-    with pytest.raises(InputError, match="whether a node is new cannot be told"):
+    with pytest.raises(InputError, match="it is unknown which nodes are new"):
         model.predictions(replace(graph, node_names=None), only_new=True)
     with pytest.raises(InputError, match="no node is new"):
         model.predictions(client, only_new=True)

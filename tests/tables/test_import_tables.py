@@ -120,7 +120,7 @@ def test_every_format_gives_the_same_graph(tmp_path: Path, kind: str) -> None:
         ("nodes", "007,30", "007,thirty", 4, "'thirty'"),
         ("nodes", "007,30", "007,nan", 4, "finite"),
         ("nodes", "007,30", ",30", 4, "'id' is empty"),
-        ("nodes", "B-2,", "A-1,", 3, "'A-1' was there before"),
+        ("nodes", "B-2,", "A-1,", 3, "'A-1' appears more than once"),
         ("edges", "007,-4,2021-05-01", "007,ghost,2021-05-01", 4, "'ghost'"),
         ("edges", "007,-4,2021-05-01", ",-4,2021-05-01", 4, "'from' is empty"),
     ],

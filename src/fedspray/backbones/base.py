@@ -115,7 +115,7 @@ class Backbone(ABC):
 
     def to_torch(self, params: Params, task: Task) -> nn.Module:
         """The network with one client's weights as a plain module: (x, edge_index, edge_weight) → logits [N, C]."""
-        raise NoPlainModule(f"{type(self).__name__} says nothing of plain modules (to_torch)")
+        raise NoPlainModule(f"{type(self).__name__} has no plain module: it does not implement to_torch")
 
     def layer_names(self, task: Task) -> list[list[str]]:
         """The weights of each layer, from the input to the output: grouped by the name before the last dot."""

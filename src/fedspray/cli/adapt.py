@@ -69,6 +69,6 @@ def _client(data: Path, name: str | None, seed: int) -> Client:
 
     graph, split = read_graph_and_split(data)
     if not graph.labelled.any():
-        raise InputError(f"{data} has no labels, but a model can only be trained on some")
+        raise InputError(f"{data} has no labels, but training needs some")
     called = name or data.stem
     return Client(called, graph, split or draw_split(graph, seed, called), np.arange(graph.num_nodes))

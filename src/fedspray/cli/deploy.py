@@ -75,10 +75,10 @@ def init(
     given: knobs.Training | None = None,
     grace: Grace = 60.0,
     csr: Annotated[Path | None, flag("A folder with the sites' certificate requests, SITE.csr.", "DIR")] = None,
-    make_keys: Annotated[bool, flag("Make the private keys of sites without a request here: for trying out.")] = False,
+    make_keys: Annotated[bool, flag("Create the keys of sites without a request here; only for trials.")] = False,
     valid_days: ValidDays = 360,
 ) -> None:
-    """Make a federation: the agreement, a certificate authority, and hardened start-up kits."""
+    """Create a federation: the agreement, a certificate authority, and hardened start-up kits."""
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.provisioning.federation import init_project, schema
     from fedspray.deploy.provisioning.kits import Address
@@ -129,10 +129,10 @@ def _tell_made(output: Output, folder: Path, archives: dict[Path, Path | None]) 
 @organisational
 def sign(
     folder: ProjectFolder,
-    request: Annotated[Path, argument("What a site sent: fedspray site request made it.", "SITE.csr")],
+    request: Annotated[Path, argument("A site's certificate request, from fedspray site request.", "SITE.csr")],
     /,
     *,
-    again: Annotated[bool, flag("Also if the site has a certificate already.")] = False,
+    again: Annotated[bool, flag("Sign even if the site already has a certificate.")] = False,
 ) -> None:
     """Sign a site's certificate request and pack its kit, which holds no secret, into a zip file."""
     from fedspray.deploy.provisioning import federation
@@ -149,7 +149,7 @@ def amend(
     given: knobs.Amendment | None = None,
     yes: Annotated[bool, flag("Give up runs that are not finished.")] = False,
 ) -> None:
-    """Change what is agreed on with the same sites; what is not given stays. Each site must agree to the new file."""
+    """Change the agreement; anything you leave out stays. Each site must accept the new file."""
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.operations.runs import unfinished_runs
     from fedspray.deploy.provisioning.federation import amended
@@ -160,13 +160,13 @@ def amend(
     new = Agreement(old.roster, amended(old.settings, knobs.values(given)), coordinator=project.coordinator_key())
     changes = old.changes(new)
     if not changes:
-        output.note("nothing changes: the agreement is as it was")
+        output.note("nothing to change: the agreement stays as it is")
         return
     unfinished = unfinished_runs(project)
     if unfinished and not yes:
         raise InputError(
-            f"{', '.join(unfinished)} is not finished and cannot go on under another agreement: bring it to its end "
-            f"with fedspray deploy run {folder} --attach --run {unfinished[0]}, or give --yes to give it up"
+            f"{', '.join(unfinished)} is not finished and can't continue under another agreement: finish it "
+            f"with fedspray deploy run {folder} --attach --run {unfinished[0]}, or pass --yes to give it up"
         )
     for change in changes:
         output.show(change)
@@ -203,10 +203,10 @@ def run(
         str | None,
         flag("The run's name.", "RUN", name="--run", default="the time, or with --attach the last"),
     ] = None,
-    attach: Annotated[bool, flag("Come back to a run that was begun before.")] = False,
+    attach: Annotated[bool, flag("Return to a run that was started earlier.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run what was agreed on and show it live; after crashes it goes on by itself. Ctrl-C leaves it running."""
+    """Run the agreed experiment and follow it live; it survives crashes, and Ctrl-C leaves it running."""
     from fedspray.deploy.operations import processes
     from fedspray.deploy.operations.driver import Driver
     from fedspray.deploy.operations.runs import begin_run, check_certificates, last_run
@@ -226,12 +226,12 @@ def run(
         )
     chosen = (name or last_run(project)) if attach else begin_run(project, name)
     if not project.run_folder(chosen).is_dir():
-        raise InputError(f"{project.run_folder(chosen)} does not exist: without --attach a new run is begun")
+        raise InputError(f"{project.run_folder(chosen)} does not exist: leave out --attach to start a new run")
     try:
         with live(output, project, chosen) as (tell, tend):
             summary = Driver(project, chosen, tell=tell, tend=tend).drive()
     except KeyboardInterrupt:
-        output.note(f"the run goes on; come back with: fedspray deploy run {folder} --attach --run {chosen}")
+        output.note(f"the run continues; return to it with: fedspray deploy run {folder} --attach --run {chosen}")
         raise
     if not as_json:
         output.show(run_table(summary))
@@ -281,7 +281,7 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
 
 @organisational
 def disable(folder: ProjectFolder, site: SiteName, /) -> None:
-    """Cut a site off, at once and until it is enabled: its connections are closed, a running job goes on without it."""
+    """Cut a site off at once, until it is enabled: its connections close, and a running job continues without it."""
     from fedspray.deploy.provisioning import federation
     from fedspray.deploy.provisioning.project import Project
 
@@ -291,7 +291,7 @@ def disable(folder: ProjectFolder, site: SiteName, /) -> None:
 
 @organisational
 def enable(folder: ProjectFolder, site: SiteName, /) -> None:
-    """Let a site in again that was disabled."""
+    """Readmit a disabled site."""
     from fedspray.deploy.provisioning import federation
     from fedspray.deploy.provisioning.project import Project
 
@@ -307,13 +307,13 @@ def add(
     sites: Annotated[list[str] | None, flag("A site's name, or NAME=ORGANISATION.", "NAME", name="--site")] = None,
     sites_file: Annotated[Path | None, SITES_FILE] = None,
 ) -> None:
-    """Add sites: all sites agree to a new file; runs go on with the new ones once they are connected."""
+    """Add sites: every site must accept the new agreement; runs include the new sites once they connect."""
     from fedspray.deploy.provisioning import membership
     from fedspray.deploy.provisioning.project import Project
 
     applicants, project = _applicants(sites, sites_file), Project.open(folder)
     if not applicants:
-        raise InputError("nobody is to be added: give --site NAME or --sites FILE.toml")
+        raise InputError("there is no site to add: give --site NAME or --sites FILE.toml")
     membership.add(project, applicants)
     output = Output()
     _tell_to_agree(output, project)
@@ -324,12 +324,12 @@ def add(
 @organisational
 def approve(
     folder: ProjectFolder,
-    request: Annotated[Path, argument("What a site sent: fedspray site request made it.", "SITE.csr")],
+    request: Annotated[Path, argument("A site's certificate request, from fedspray site request.", "SITE.csr")],
     /,
     *,
-    again: Annotated[bool, flag("Also if the site has a certificate already.")] = False,
+    again: Annotated[bool, flag("Sign even if the site already has a certificate.")] = False,
 ) -> None:
-    """Let a site join that sent a request: add it if it is new, sign its certificate and pack its kit."""
+    """Admit a site that sent a request: add it if it is new, sign its certificate and pack its kit."""
     from fedspray.deploy.provisioning import membership
     from fedspray.deploy.provisioning.project import Project
 
@@ -341,25 +341,25 @@ def approve(
 
 @organisational
 def remove(folder: ProjectFolder, site: SiteName, /) -> None:
-    """Remove a site for good: its key is of no use any more, and runs go on without it."""
+    """Remove a site for good: its key stops working, and runs continue without it."""
     from fedspray.deploy.provisioning import membership
     from fedspray.deploy.provisioning.project import Project
 
     new = membership.remove(Project.open(folder), site)
     Output().note(
-        f"{site} is removed; what it sent before stays in past rounds" if new else f"{site} was removed before"
+        f"{site} is removed; what it sent before stays in past rounds" if new else f"{site} had already been removed"
     )
 
 
 @organisational
 def renew(folder: ProjectFolder, /, *, valid_days: ValidDays = 360) -> None:
-    """Make new certificates for all keys, also the authority's own; old ones stay good until their end."""
+    """Renew all certificates, including the authority's; old ones stay valid until they expire."""
     _renew(folder, valid_days, new_authority=False)
 
 
 @organisational
 def rotate(folder: ProjectFolder, /, *, valid_days: ValidDays = 360) -> None:
-    """Replace the certificate authority: every site takes on its new certificate before the server starts again."""
+    """Replace the certificate authority: every site installs its new certificate before the server starts again."""
     _renew(folder, valid_days, new_authority=True)
 
 
@@ -374,10 +374,8 @@ def _renew(folder: Path, valid_days: int, *, new_authority: bool) -> None:
 
 
 @organisational
-def resume(
-    folder: ProjectFolder, /, *, once: Annotated[bool, flag("End when no run is left, instead of waiting.")] = False
-) -> None:
-    """Bring unfinished runs to their end, now and after every restart, without a terminal: for a service."""
+def resume(folder: ProjectFolder, /, *, once: Annotated[bool, flag("Exit when no run is left.")] = False) -> None:
+    """Finish interrupted runs, now and after every restart, without a terminal: for a service."""
     import time
 
     from fedspray.deploy.operations.driver import Driver
@@ -393,7 +391,7 @@ def resume(
                 output.note(f"{name} is done")
             except (RunStopped, InputError) as error:
                 given_up.add(name)
-                output.note(f"{name} is not resumed any more: {error}")
+                output.note(f"{name} will not be resumed: {error}")
         if once and not runs:
             return
         time.sleep(RESUME_EVERY)
@@ -416,7 +414,7 @@ def service(
 
 @organisational
 def stop(folder: ProjectFolder, /) -> None:
-    """Stop the server; a run goes on from its last round when the server is started again."""
+    """Stop the server; runs continue from their last round when it starts again."""
     from fedspray.deploy.operations import processes
     from fedspray.deploy.provisioning.project import Project
 
@@ -448,7 +446,7 @@ def _tell_signed(output: Output, request: Path, zip_file: Path) -> None:
     from fedspray.deploy.provisioning.certificates import file_fingerprint, key_fingerprint, read_request, to_read_aloud
 
     name, key = read_request(request)
-    output.note(f"{zip_file} holds no secret; compare with the engineer of {name} on the telephone:")
+    output.note(f"{zip_file} holds no secret; compare these by phone with the engineer of {name}:")
     output.note(f"  key of {name}: {to_read_aloud(key_fingerprint(key))}")
     output.note(f"  zip file: {to_read_aloud(file_fingerprint(zip_file))}")
 

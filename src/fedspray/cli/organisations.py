@@ -19,7 +19,7 @@ Grace = Annotated[float, flag("Seconds a round waits for late sites once enough 
 
 
 ServiceFolder = Annotated[Path, flag("Where the units are written.", "DIR", name="--out")]
-ServiceUser = Annotated[str, flag("Whom the processes run as; the folder must belong to it.", "NAME")]
+ServiceUser = Annotated[str, flag("The user the processes run as, who must own the folder.", "NAME")]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +32,7 @@ def organisational(command: Callable[P, R]) -> Callable[P, R]:
     def privately(*args: P.args, **kwargs: P.kwargs) -> R:
         if importlib.util.find_spec("nvflare") is None:
             raise InputError(
-                "NVFlare is not installed: install fedspray with its extra, [deploy] (see docs/deployment.md)"
+                "NVFlare is not installed: install fedspray with its extra, [deploy] (pip install 'fedspray[deploy]')"
             )
         from fedspray.files import private_files
 

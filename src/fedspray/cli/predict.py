@@ -33,7 +33,7 @@ def predict(
     known: Annotated[
         list[str] | None, flag("Tables of further nodes, there for their edges and not predicted.", "FILE")
     ] = None,
-    only_new: Annotated[bool, flag("Leave out nodes that were in the graph that the model was trained on.")] = False,
+    only_new: Annotated[bool, flag("Skip nodes of the graph the model was trained on.")] = False,
     out: Annotated[Path, flag("The predictions.", "FILE.csv|FILE.parquet")],
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +67,7 @@ def predict(
         for name, row in found.accuracies.items():
             output.show(f"accuracy on {row['nodes']:,} {_KINDS[name]}: {100 * row['accuracy']:.1f}%")
         if not summary["calibrated"]:
-            output.note("confidences are not calibrated: the model does not know any validation nodes")
+            output.note("confidences are not calibrated: the model had no validation nodes")
     output.result(summary)
 
 
@@ -94,9 +94,9 @@ def _read(
     from fedspray.runs.predictions import ask
 
     if (graph is None) == (nodes is None):
-        raise InputError("give either --graph or --nodes, what to predict")
+        raise InputError("give either --graph or --nodes: the nodes to predict")
     if graph is not None and (edges or known):
-        raise InputError("--graph is a whole graph, so --edges and --known do not go with it")
+        raise InputError("--graph is a whole graph, so leave out --edges and --known")
     if graph is None and schema is None:
         raise InputError(
             "the model was not trained on imported tables, so it has no schema to read --nodes: give --graph"

@@ -146,7 +146,7 @@ def _resume(output: Output, folder: Path, way: _Way) -> None:
         data = Data.of(**content["source"])
         federation = open_data(data)
     if content["versions"] != store.versions():
-        output.note("this run started with other library versions: its bits may differ from now on")
+        output.note("this run started with other library versions: its results may differ from now on")
     own, resolved = replace(way, threads=way.threads or content["threads"]), resolve(settings)
     with own.opened(resolved, data) as cluster:
         result = _train(output, folder, federation, resolved, own, begun=False, cluster=cluster)

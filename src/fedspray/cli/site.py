@@ -43,7 +43,7 @@ def request(
     *,
     name: Annotated[str, flag("This site's name in the federation.", "NAME")],
 ) -> None:
-    """Make a private key, which never leaves this folder, and a certificate request to send to the coordinator."""
+    """Create a private key, which never leaves this folder, and a certificate request to send to the coordinator."""
     from fedspray.deploy.provisioning.certificates import key_fingerprint, make_request, read_request, to_read_aloud
 
     made, output = make_request(kit, name), Output()
@@ -77,7 +77,7 @@ def check(
     threads: Annotated[Cores | None, flag("Threads.", "N", default="1, or as kept")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check kit, certificates, data and schema, rehearse one local epoch, and say what would leave."""
+    """Check kit, certificates, data and schema, rehearse one local epoch, and list what would leave."""
     from dataclasses import replace
 
     from fedspray.deploy.site.check import check_site
@@ -116,7 +116,7 @@ def start(
 
     site = Site.open(kit)
     if site.data is None:
-        raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
+        raise InputError(f"{site.name} has no data yet: set them with fedspray site check {kit} --data PATH")
     certificate_of(kit)  # refuses certificates that are of no use
     warn_of_end(Output(), kit)
     site.agreement()  # refuses other code
@@ -134,7 +134,7 @@ def start(
 
 @organisational
 def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
-    """Show whether this site runs and is connected, and how far its runs are; the exit code says it too."""
+    """Show whether this site runs and is connected, and how far its runs are; the exit code tells a monitor."""
     from rich.markup import escape
 
     from fedspray.deploy.ledger import last_answers
@@ -175,7 +175,7 @@ def ledger(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what left this building so far (answers, bytes and fields of each run), and what was refused."""
+    """Show what has left this site so far (answers, bytes and fields of each run), and what was refused."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -223,7 +223,7 @@ def agree(
     *,
     yes: Annotated[bool, flag("Do not ask.")] = False,
 ) -> None:
-    """Read a new agreement, see what changes, and take it on."""
+    """Review what a new agreement changes, and accept it."""
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.provisioning.kits import update_paths
     from fedspray.deploy.site import consent
@@ -244,10 +244,10 @@ def agree(
         output.show(line)
     if not yes and not sys.stdin.isatty():
         raise InputError(
-            "the new agreement was not taken on: there is no terminal to ask on, so look at it and give --yes"
+            "the new agreement was not accepted: there is no terminal to ask on; review it, then pass --yes"
         )
     if not yes and ask("Take it on? [y/N]", "n").lower() not in ("y", "yes"):
-        raise InputError("the new agreement was not taken on")
+        raise InputError("the new agreement was not accepted")
     new.save(kit / "local")
     if old is not None and old.joins(new):
         consent.carry_over(kit, old.fingerprint(), new.fingerprint())
@@ -309,7 +309,7 @@ def refuse(
 
 @organisational
 def renew(kit: Kit, zip_file: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")], /) -> None:
-    """Take on the new certificates of a zip file; key, data and agreement stay as they are."""
+    """Install new certificates from a zip file; key, data and agreement stay as they are."""
     from fedspray.deploy.provisioning.archive import take_certificates
     from fedspray.deploy.provisioning.certificates import certificate_of
 
@@ -326,13 +326,13 @@ def service(kit: Kit, /, *, out: ServiceFolder, user: ServiceUser = "fedspray") 
 
     site = Site.open(kit)
     if site.data is None:
-        raise InputError(f"{site.name} has no data yet: say where they are with fedspray site check {kit} --data PATH")
+        raise InputError(f"{site.name} has no data yet: set them with fedspray site check {kit} --data PATH")
     write_units(Output(), out, site_units(kit, site.name, site.data, user))
 
 
 @organisational
 def stop(kit: Kit, /) -> None:
-    """Stop this site and its job; what it remembers stays."""
+    """Stop this site and its job; its state is kept."""
     from fedspray.deploy.operations import processes
     from fedspray.deploy.site.kit import Site
 
@@ -362,4 +362,4 @@ def _show(output: Output, found: dict[str, Any]) -> None:
     output.show("[bold]what leaves[/bold]")
     for field, said in found["leaves"].items():
         output.show(f"  {escape(field)}: {escape(said)}")
-    output.note("all is well: fedspray site start (for a trial: with --accept-all)")
+    output.note("everything is ready: fedspray site start (for a trial: with --accept-all)")

@@ -31,7 +31,7 @@ from fedspray.data.edges import (
 from fedspray.data.npz import read_arrays
 from fedspray.display import count, line
 from fedspray.errors import InputError, MissingDataError
-from fedspray.room import check_room
+from fedspray.memory import check_memory
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -352,7 +352,7 @@ class Graph:
             features = arrays.get("features", arrays.get("x"))
         else:
             num_nodes = labels.size if labels is not None else int(edges.max(initial=-1)) + 1
-            check_room(f"a graph of {num_nodes:,} nodes", 100 * num_nodes)
+            check_memory(f"a graph of {num_nodes:,} nodes", 100 * num_nodes)
             features = np.zeros((num_nodes, 0), dtype=np.float32)
         names = {key: arrays[key].tolist() for key in _NAME_FIELDS if key in arrays}
         num_classes = int(as_integers("num_classes", arrays["num_classes"])) if "num_classes" in arrays else None

@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedspray.errors import UNREADABLE, InputError
-from fedspray.room import check_room
+from fedspray.memory import check_memory
 
 
 def read_arrays(file: Path) -> dict[str, NDArray[Any]]:
@@ -33,7 +33,7 @@ def _check_headers(file: Path, stream: Any) -> None:
     """Refuses an array of more bytes than the file holds of it, and a file that does not fit into memory."""
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
-        check_room(str(file), sum(member.file_size for member in members))
+        check_memory(str(file), sum(member.file_size for member in members))
         for member in members:
             with archive.open(member) as part:
                 version = npy.read_magic(part)

@@ -42,6 +42,8 @@ def read_federation(folder: str | Path) -> Federation:
     files = sorted(file for file in source.glob("*.npz") if not file.name.startswith("."))
     if not files or (source / "manifest.json").exists():
         return Federation.load(source)
+    if (source / "split.npz").exists():
+        raise InputError(f"{source} is one client's folder, but a federation is needed: give the folder that holds all")
     read = {file.stem: read_graph_and_split(file) for file in files}
     num_classes = max(graph.num_classes for graph, _ in read.values())  # one client may lack the last class
     graphs = {

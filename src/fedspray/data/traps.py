@@ -181,16 +181,12 @@ def _class_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
     if len(empty):
         listed = ", ".join(str(place) if names is None else repr(names[place]) for place in empty[:SHOWN])
         more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
-        yield Trap(
-            "phantom class", f"{_classes(len(empty))} {listed}{more} without a node: it can't be learnt or tested"
-        )
+        yield Trap("phantom class", f"no node of {_classes(len(empty))} {listed}{more}: nothing to learn or test")
     trained = np.sum([np.bincount(c.graph.labels[c.split.train], minlength=len(counts)) for c in clients], axis=0)
     lacking = np.flatnonzero((counts > 0) & (trained == 0)) if trained.any() else np.array([], np.int64)
     if len(lacking):
         listed = ", ".join(str(place) if names is None else repr(names[place]) for place in lacking[:SHOWN])
-        yield Trap(
-            "untrained class", f"{_classes(len(lacking))} {listed} without a node for training: it is never learnt"
-        )
+        yield Trap("untrained class", f"no training node of {_classes(len(lacking))} {listed}: never learned")
 
 
 def _split_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:

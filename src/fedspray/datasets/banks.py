@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fedspray.datasets._files import DataFolders
 from fedspray.datasets.base import ClientGraphs, FederationCard
 from fedspray.errors import InputError
-from fedspray.room import check_room
+from fedspray.memory import check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class Banks(ClientGraphs):
                 f"num_features is {self.num_features}, but banks needs at least as many as classes, {self.num_classes}"
             )
         nodes = self.num_nodes or self.num_clients * NODES_PER_CLIENT
-        check_room(
+        check_memory(
             f"banks of {nodes:,} nodes, {self.num_clients:,} clients, {self.num_features:,} features",
             nodes * (4 * self.num_features + 100) + 100 * self.num_clients + 16 * self.num_features * self.num_classes,
         )

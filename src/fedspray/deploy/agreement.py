@@ -74,7 +74,7 @@ class Agreement:
             raise InputError(f"split-scope is {scope!r}, but a site can only draw its own split: keep the splits")
         for name in (self.settings.algorithm, self.settings.backbone, *self.settings.backbone_of.values()):
             if ":" in name:
-                raise InputError(f"{name!r} is code from outside, but of that sites take links only")
+                raise InputError(f"{name!r} is code from outside the package, but sites accept only links from outside")
         self._check_outside()
         _ = self.algorithms
 

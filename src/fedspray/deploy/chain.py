@@ -64,7 +64,7 @@ def verify(file: Path, heads: Collection[str] = ()) -> Json:
         place += len(raw) + 1
     for head in heads:
         if head not in map(_head, seals):
-            raise InputError(f"{file} was cut: after {len(seals)} sealed lines it ends, but it once had {head}")
+            raise InputError(f"{file} was cut: it ends after {len(seals)} sealed lines, but once had {head}")
     return {
         "lines": len(seals),
         "unsealed": unsealed,

@@ -70,8 +70,8 @@ def to_torch(algorithm: AnyAlgorithm, state: Any, message: Message, task: Task, 
             found = replace(algorithm, backbone=asked).predict(state, message, batch)
         if asked.answer is not found:
             raise NoPlainModule(
-                f"predictions of {type(algorithm).__name__} are not those of one network, so there is no plain module "
-                "of them: use predict"
+                f"{type(algorithm).__name__} predicts with more than one network, so it "
+                "can't be exported as a plain module: use predict"
             )
         module = algorithm.backbone.to_torch({name: value[0] for name, value in asked.params.items()}, task)
     return UnitRows(module) if algorithm.unit_rows else module

@@ -113,7 +113,7 @@ class Member:
                 raise Unsafe(f"client {k} has {len(keys)} bytes of keys, which is not what was agreed")
             session.keys[k], session.certificates[k] = keys, certificate
         if self._own not in ids or session.keys[self._own][:KEY] != session.sealing.public_key().public_bytes_raw():
-            raise Unsafe("the list of keys is without this client's own")
+            raise Unsafe("the list of keys lacks this client's own")
         self._enough("keys", ids)
         session.digest = digest_of(session.keys)
         shares = [

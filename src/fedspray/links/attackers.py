@@ -21,7 +21,7 @@ class Attackers(Link):
 
     clients: str = setting("0", "ids of the bad clients, joined by commas")
     kind: str = setting("sign-flip", "what they do to their updates", choices=("sign-flip", "scale", "nan"))
-    factor: float = setting(1.0, "how many times as long as it was an update becomes")
+    factor: float = setting(1.0, "factor by which an update grows")
 
     def __post_init__(self) -> None:
         super().__post_init__()

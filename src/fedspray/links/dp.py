@@ -57,7 +57,7 @@ class DifferentialPrivacy(Link):
     evaluation: str = setting(
         "none", "what the server learns of evaluations: none, or exact (ε does not cover it)", choices=("none", "exact")
     )
-    shares: int = setting(0, "noise is the sum of this many clients' shares; 0: as many as secure-sum makes sure of")
+    shares: int = setting(0, "noise is the sum of this many clients' shares; 0: the number that secure-sum guarantees")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,7 +98,7 @@ class DifferentialPrivacy(Link):
         by_class = any(key.kind is SHARES for key in fates(algorithm.uplink).values())  # they weigh a mean by class
         sure = getattr(sums[0], "clients", 1) if sums and not by_class else 1
         if self.shares > sure:
-            raise InputError(f"dp: shares is {self.shares}, but {sure} clients are sure to be in a sum")
+            raise InputError(f"dp: shares is {self.shares}, but {sure} clients are guaranteed to be in a sum")
         noise = self.noise or multiplier(self.epsilon, self.delta) * math.sqrt(rounds.rounds)
         return replace(self, noise=noise, shares=self.shares or sure)
 

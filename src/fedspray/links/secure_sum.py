@@ -36,8 +36,8 @@ class SecureSum(Link):
         "shares": "shares of the masks of those who sent, and of the keys of those who were lost: the sum alone",
     }
 
-    clients: int = setting(3, "never open a sum of fewer clients' updates")
-    holders: int = setting(2, "don't send vectors of a class that fewer clients have training nodes of")
+    clients: int = setting(3, "never open a sum over fewer clients than this")
+    holders: int = setting(2, "don't send vectors of a class that fewer clients than this have training nodes of")
     bits: int = setting(32, "bits after the point of the fixed-point numbers that are added, of 64")
     key_rounds: int = setting(10, "rounds for which clients exchange keys at once")
 

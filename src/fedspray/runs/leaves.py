@@ -23,7 +23,7 @@ from fedspray.messages import Key, fates, pattern_of
 from fedspray.nn.tree import Message
 from fedspray.runs.settings import Resolved, resolve
 
-UNDECLARED = "not declared"
+UNDECLARED = "an unknown amount (`reveals` is not declared)"
 KEPT = "does not leave: every client sends the counts of no node"
 ROUND, END, LINK = "each round", "once, at the end", "by its link"
 

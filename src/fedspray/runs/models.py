@@ -112,7 +112,7 @@ class PersonalModel:
         if only_new:
             if parts is None:
                 raise InputError(
-                    "whether a node is new cannot be told: the model does not know which nodes it was trained on, or "
+                    "it is unknown which nodes are new: the model has no list of the nodes it was trained on, or "
                     "nodes have no names"
                 )
             wanted = wanted & (parts == NEW)

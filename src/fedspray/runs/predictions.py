@@ -59,7 +59,7 @@ def ask(
         tables: Any = data
         return _from_tables(schema, _listed(tables), _listed(edges), _listed(known), on_progress)
     if edges is not None or known is not None:
-        raise InputError("a whole graph is given, so tables of edges and of known nodes do not go with it")
+        raise InputError("data is a whole graph, so leave out the tables of edges and known nodes")
     graph = _as_graph(data)
     return Asked(graph, np.ones(graph.num_nodes, np.bool_))
 

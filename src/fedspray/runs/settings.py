@@ -23,7 +23,7 @@ from fedspray.experiment import RoundSettings, RunSettings
 from fedspray.files import Json
 from fedspray.knob import kind_of, parse
 from fedspray.links.base import Link
-from fedspray.room import check_room
+from fedspray.memory import check_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Resolved:
         own = {name: replace(self.algorithm, backbone=_backbone(self.settings, name)) for name in {*others.values()}}
         for each in (self.algorithm, *own.values()):
             each.check(roster.task)
-            _check_room(each.backbone, roster)
+            _check_memory(each.backbone, roster)
         return [own[others[name]] if name in others else self.algorithm for name in roster.clients]
 
     def refuse_text(self) -> None:
@@ -127,11 +127,11 @@ def resolve(settings: RunSettings | Resolved) -> Resolved:
     return Resolved(settings, algorithm, rounds, fitted)
 
 
-def _check_room(backbone: Backbone, roster: Roster) -> None:
+def _check_memory(backbone: Backbone, roster: Roster) -> None:
     """Refuses models that cannot fit, whatever is done with them: the weights of one client, and their gradients."""
     width, task = backbone.hidden, roster.task
     weights = width * (task.num_features + task.num_classes + width * max(0, backbone.layers - 2))
-    check_room(f"a model with hidden {width:,} and layers {backbone.layers:,}", 8 * (weights + backbone.layers))
+    check_memory(f"a model with hidden {width:,} and layers {backbone.layers:,}", 8 * (weights + backbone.layers))
 
 
 def _backbone(settings: RunSettings, name: str) -> Backbone:

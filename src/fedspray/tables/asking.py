@@ -37,7 +37,7 @@ class Files:
 
     def __post_init__(self) -> None:
         if self.graph is not None and (self.nodes or self.edges):
-            raise InputError("--graph is a whole graph, so --nodes and --edges do not go with it")
+            raise InputError("--graph is a whole graph, so leave out --nodes and --edges")
         if self.graph is not None and self.graph.suffix.lower() not in (*formats.ARRAYS, *formats.XML):
             allowed = ", ".join((*formats.ARRAYS, *formats.XML))
             raise InputError(f"--graph {self.graph} must end in one of {allowed}; tables are --nodes and --edges")
@@ -119,7 +119,7 @@ def make(files: Files, out: Path, client: str | None, strict: bool, on_progress:
     check_new(out)
     single = out.suffix == ".npz"
     if single and client is not None:
-        raise InputError(f"--out {out} is one graph without a client, so --client does not go with it")
+        raise InputError(f"--out {out} is one graph without a client, so leave out --client")
     if files.graph is not None and files.graph.suffix.lower() in formats.ARRAYS:
         graph, split = formats.read_arrays(files.graph)
         if not single and client is None:
@@ -144,7 +144,7 @@ def make(files: Files, out: Path, client: str | None, strict: bool, on_progress:
 def write_suggestion(files: Files, target: Path, on_progress: OnProgress | None = None) -> str:
     """Looks at the files and writes a first schema, whose paths are relative to its folder."""
     if files.schema is not None:
-        raise InputError("--suggest writes a schema, so --schema does not go with it")
+        raise InputError("--suggest writes a schema, so leave out --schema")
     if not (files.nodes or files.edges or files.graph):
         raise InputError("--suggest looks at files: give --nodes, --edges or --graph")
     with files.opened(Schema(), on_progress) as (database, nodes, edges):

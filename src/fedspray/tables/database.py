@@ -85,7 +85,7 @@ class Database:
         try:
             return self.connection.execute(sql, values)
         except duckdb.OutOfMemoryException as error:
-            raise InputError(f"the tables need more room than allowed ({_first_line(error)})") from None
+            raise InputError(f"the tables need more memory or disk than allowed ({_first_line(error)})") from None
         except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
             raise InputError(f"{doing or 'reading the tables'}: {_first_line(error)}") from None
         finally:

@@ -56,7 +56,7 @@ class Feature:
         given = (f.name for f in fields(self)[3:] if getattr(self, f.name) != f.default)
         wrong = next((key for key in given if key not in KINDS[self.kind]), None)
         if wrong is not None:
-            raise InputError(f"{wrong} does not go with kind {self.kind!r}, which takes {_listed(KINDS[self.kind])}")
+            raise InputError(f"{wrong} is given, but kind {self.kind!r} takes only {_listed(KINDS[self.kind])}")
         if not self.columns:
             raise InputError("columns is empty, but at least one is needed")
         if self.name is not None and (len(self.columns) > 1 or "*" in self.columns[0]):

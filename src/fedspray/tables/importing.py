@@ -55,15 +55,18 @@ class Imported:
     def client(self, name: str) -> Client:
         """Everything as one client."""
         if self.owner is not None:
-            raise InputError(f"the tables hold {len(self.clients)} clients, so they cannot be client {name!r} alone")
+            raise InputError(
+                f"the tables hold {len(self.clients)} clients, so they can't all belong to {name!r}: "
+                "give this client's own files with --nodes and --edges"
+            )
         return self._federation((name,), np.zeros(self.graph.num_nodes, np.int64), name).clients[0]
 
     def federation(self, name: str) -> Federation:
         """All clients."""
         if self.owner is None:
             raise InputError(
-                "the tables do not say whose each node is: name the client (--client NAME), give [nodes] a client "
-                "column, or write {client} in the paths of its files; --out FILE.npz makes one graph to be cut"
+                "the tables don't say which client owns each node: name the client (--client NAME), give [nodes] a "
+                "client column, or write {client} in the paths of its files; --out FILE.npz makes one graph to be cut"
             )
         return self._federation(self.clients, self.owner, name)
 

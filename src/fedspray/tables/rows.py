@@ -107,7 +107,7 @@ def _find_bad(
         f"SELECT _file, _row, {identity} AS value FROM given_nodes WHERE {identity} IS NOT NULL "
         f"QUALIFY row_number() OVER (PARTITION BY _client, {identity} ORDER BY _file, _row) > 1"
     )
-    note("repeated id", again, "id {value} was there before, but every node must have one row")
+    note("repeated id", again, "id {value} appears more than once, but every node must have one row")
     cells = [(feature.columns[0], *found) for feature in features for found in bad_cells(feature)]
     for start in range(0, len(cells), AT_ONCE):  # one look at many columns: most have nothing wrong
         some = cells[start : start + AT_ONCE]

@@ -90,7 +90,7 @@ class Contribution:
     ) -> Contribution:
         """Keeps back what fewer than ``minimum`` rows hold."""
         if minimum < 2:
-            raise InputError(f"minimum is {minimum}, but must be 2 or more: a count of one is somebody's own")
+            raise InputError(f"minimum is {minimum}, but must be 2 or more: a count of one describes a single person")
         kept = {title: {w: n for w, n in found.items() if n >= minimum} for title, found in words.items()}
         held = {title: len(found) - len(kept[title]) for title, found in words.items()}
         held |= {title: 1 for title, found in numbers.items() if found.count < minimum}
@@ -132,7 +132,7 @@ def merge(schema: Schema, contributions: Sequence[Contribution]) -> Schema:
     sites = Counter(site.site for site in contributions)
     twice = next((site for site, times in sites.items() if times > 1), None)
     if twice is not None:
-        raise InputError(f"site {twice!r} contributes twice, but each site must once")
+        raise InputError(f"site {twice!r} contributes twice, but each site may contribute once")
     features = tuple(_agreed(feature, contributions) for feature in schema.features)
     classes = schema.nodes.classes
     if classes is None and schema.nodes.label is not None:

@@ -63,7 +63,7 @@ class Driver:
         self._folder = project.run_folder(run)
         self._agreement = Agreement.load(self._folder).check_version()
         if self._agreement.fingerprint() != project.agreement().fingerprint():
-            raise InputError(f"{run} was begun under another agreement than today's, so it cannot go on")
+            raise InputError(f"{run} was started under an earlier agreement, so it can't continue")
         self._left = members.left(project.server)
         self._looked = self._asked_who_joined = 0.0
         """When the proposed agreement was changed that adds nobody, and when the server was asked for who joined."""

@@ -25,12 +25,12 @@ You need Linux, Python 3.11 or newer, and one outgoing TCP connection to {addres
 1. Install fedspray {version} from the wheel and the `constraints.txt` that the coordinator sends:
    `pip install -c constraints.txt 'fedspray-{version}-py3-none-any.whl[deploy]'`
    and unpack this file with `fedspray site unpack KIT {site}.zip`, where KIT is the folder in which you made your
-   private key with `fedspray site request` (a new one if the coordinator made it). Compare the number that it
-   prints with the coordinator's, on the telephone. Then, in KIT:
+   private key with `fedspray site request` (a new one if the coordinator made it). Compare the fingerprint that it
+   prints with the coordinator's, by phone. Then, in KIT:
 2. Check, with the folder (or npz file) of your data: `fedspray site check . --data /path/to/data`
 3. Start: `fedspray site start .` (for a service that survives reboots, see `fedspray site service`). Each run then
    waits for your yes: `fedspray site runs .`, `fedspray site accept . RUN`. For a trial, start with `--accept-all`.
-4. Look: `fedspray site status .`, and what left your building so far: `fedspray site ledger .`
+4. Look: `fedspray site status .`, and what has left your site so far: `fedspray site ledger .`
 5. Stop: `fedspray site stop .`
 
 What will run is in `local/agreement.json`: {algorithm} with {backbone}, {rounds} rounds, {features} features and

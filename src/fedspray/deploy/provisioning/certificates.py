@@ -105,7 +105,7 @@ def file_fingerprint(file: Path) -> str:
 
 
 def to_read_aloud(fingerprint: str) -> str:
-    """The first half of a fingerprint in groups of four: two people compare it on the telephone."""
+    """The first half of a fingerprint in groups of four: two people compare it by phone."""
     return " ".join(fingerprint[i : i + 4] for i in range(0, 32, 4))
 
 
@@ -147,13 +147,13 @@ def check_dates(kit: Path) -> None:
         certificate = read_certificate(file)
         if certificate.not_valid_after_utc < now:
             raise InputError(
-                f"{file} ended on {certificate.not_valid_after_utc:{MOMENT}}, so nobody accepts it any more: "
-                "the coordinator has to renew it (fedspray deploy renew)"
+                f"{file} ended on {certificate.not_valid_after_utc:{MOMENT}}, so it is no longer accepted: "
+                "the coordinator must renew it (fedspray deploy renew)"
             )
         if certificate.not_valid_before_utc > now:
             raise InputError(
                 f"{file} is valid from {certificate.not_valid_before_utc:{MOMENT}} on, but it is {now:{MOMENT}} here: "
-                "set this machine's clock right"
+                "correct this machine's clock"
             )
 
 

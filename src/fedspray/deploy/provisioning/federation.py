@@ -128,7 +128,7 @@ def sign(project: Project, request: Path, *, again: bool = False) -> Path:
     certificate = kit / "startup" / CERTIFICATE
     if certificate.exists() and not again:
         raise InputError(
-            f"{name} has a certificate already: give --again to sign another one, which takes the first one's place"
+            f"{name} has a certificate already: give --again to sign another one, which replaces the first"
         )
     organisation = project.organisations.get(name, name).replace("-", "_")
     certificate.write_bytes(Authority.load(project.folder / "ca").issue(Identity(name, organisation), key))

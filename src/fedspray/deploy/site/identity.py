@@ -56,7 +56,7 @@ class CertificateIdentity:
             assert isinstance(key, rsa.RSAPublicKey)
             key.verify(signature, text, _PADDING, SHA256())
         except Exception as error:
-            raise Unsafe(f"what is said to come from {name} is not signed with its key") from error
+            raise Unsafe(f"a message in the name of {name} is not signed with its key") from error
         if common_name(found.subject) != name or not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
-            raise Unsafe(f"the certificate that is said to be {name}'s is another's, or not valid now")
+            raise Unsafe(f"the certificate sent for {name} belongs to somebody else, or is not valid now")
         self.peers[name] = key_fingerprint(key)

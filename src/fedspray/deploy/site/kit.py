@@ -73,7 +73,7 @@ class Site:
         for path in (self.folder, *(self.folder / name for name in WRITTEN)):
             if path.exists() and not os.access(path, os.W_OK):
                 raise InputError(
-                    f"{path} cannot be written to, but {self.name} has to: only startup and local need not"
+                    f"{path} is not writable, but {self.name} must write there: only startup and local may be read-only"
                 )
 
     def agreement(self) -> Agreement:
@@ -86,9 +86,7 @@ class Site:
     def client(self, agreement: Agreement, seed: int) -> Client:
         """This site's data, with the split of a seed."""
         if self.data is None:
-            raise InputError(
-                f"no data folder is set: say where the data are with fedspray site check {self.folder} --data PATH"
-            )
+            raise InputError(f"no data folder is set: set it with fedspray site check {self.folder} --data PATH")
         graph, split = read_graph_and_split(self.data)
         if not agreement.settings.keep_split:
             split = draw_split(graph, seed, self.name, SplitRule.of(agreement.roster.settings))
