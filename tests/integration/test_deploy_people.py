@@ -87,7 +87,7 @@ def test_from_zip_files_to_a_result(place: Path) -> None:
     driver.send_signal(signal.SIGINT)
     _, err = driver.communicate(timeout=30)
     assert driver.returncode == 130
-    assert "the run goes on" in err
+    assert "the run continues" in err
     driver = fedspray("deploy", "run", project, "--attach", "--json")
     summary = result(driver)
 
