@@ -10,9 +10,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from browsers import chromium, needs_chromium, resize, wait
 from toys import ragged_federation
 
 import fedspray
@@ -118,6 +118,19 @@ def test_a_study(running: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_a_project_whose_run_is_finished(project: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_days_left", lambda kits: {"server": 12})
+    run = project / "runs" / "first"
+    for name in ("result.json", "seed-1/result.json", "seed-1/rounds.jsonl"):
+        shutil.copy(finished / name, run / name)
+    (run / "progress.json").write_text(json.dumps({"state": "done", "round": 6}))
+    state, seeds = state_of(project), json.loads((finished / "result.json").read_text())["seeds"]
+    assert (state["state"], state["round"], state["done"]) == ("done", 4, False)
+    assert state["result"]["overall"] == pytest.approx((seeds[0]["overall"] + seeds[1]["overall"]) / 2)
+    with Watch(project, ("127.0.0.1", 0), TOKEN) as server:
+        assert "FedSpray report</title>" in server.answer("/report", TOKEN)[2]
+
+
 @pytest.fixture
 def served(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     monkeypatch.setattr(live, "_days_left", lambda kits: {"server": 12})
@@ -169,38 +182,18 @@ def test_the_page_of_a_finished_run_is_its_report(finished: Path) -> None:
     assert "FedSpray report</title>" in page
 
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on this machine")
-def test_in_a_browser(served: Watch, project: Path, finished: Path) -> None:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver: Any = webdriver.Chrome(options=options, service=Service(DRIVER))
-
-    def wait(script: str, value: Any, seconds: float = 30) -> None:
-        WebDriverWait(driver, seconds, 0.2).until(lambda page: page.execute_script(f"return {script}") == value)
-
-    try:
-        phone = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-        driver.get(served.url.replace(" ", "%20"))
-        wait("document.documentElement.dataset.ready", "charts")
-        wait("document.querySelectorAll('#curve .scatterlayer .trace').length", 2)
-        assert "client_01 is away" in driver.execute_script("return document.getElementById('summary').textContent")
-        assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
-        ledger.write_event(project / "kits" / "server", ledger.LOST, "client_00", "it hung up")
+@needs_chromium
+def test_in_a_browser(served: Watch, project: Path, tmp_path: Path) -> None:
+    with chromium(tmp_path / "profile") as browser:
+        resize(browser, 390)
+        browser.get(served.url.replace(" ", "%20"))
+        wait(browser, "document.documentElement.dataset.ready", "charts")
+        wait(browser, "document.querySelectorAll('#curve .scatterlayer .trace').length", 2)
         summary = "document.getElementById('summary').textContent"
-        wait(f"{summary}.includes('client_00 is away')", True, seconds=10)
-        assert "client_00" in driver.execute_script("return document.querySelector('#event-list li b').textContent")
-        assert driver.get_log("browser") == []
-    finally:
-        driver.quit()
+        assert "client_01 is away" in browser.execute_script(f"return {summary}")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+        ledger.write_event(project / "kits" / "server", ledger.LOST, "client_00", "it hung up")
+        wait(browser, f"{summary}.includes('client_00 is away')", seconds=10)
+        assert "client_00" in browser.execute_script("return document.querySelector('#event-list li b').textContent")
+        assert browser.get_log("browser") == []

@@ -9,33 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import chromium, needs_chromium
 from toys import ragged_federation
 
 import fedspray
 from fedspray.report.html import write_report
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
+pytestmark = [pytest.mark.slow, needs_chromium]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (BROWSER and DRIVER),
-        reason="no chromium and chromedriver on this machine (Debian: chromium, chromium-driver)",
-    ),
-]
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,900",
-)
 CHARTS = (
     "curve-overall",
     "curve-minority",
@@ -88,18 +69,9 @@ class Page:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    browser.get("about:blank")
-    yield browser
-    browser.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        browser.get("about:blank")
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -140,11 +140,11 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     from fedspray.deploy.ledger import last_answers
     from fedspray.deploy.provisioning.certificates import certificate_of
     from fedspray.deploy.site import consent
-    from fedspray.deploy.site.status import look, site_name
+    from fedspray.deploy.site.status import benefits, look, site_name
 
     output = Output(as_json)
     found = {"site": site_name(kit), **look(kit), "certificate": certificate_of(kit)}
-    found["runs"] = last_answers(kit)
+    found["runs"], found["benefit"] = last_answers(kit), benefits(kit)
     found["asking"] = [each["offer"]["run"] for each in consent.answers(kit) if each["answer"] is None]
     if not as_json:
         busy = "in a job" if found["job_pids"] else "idle"
@@ -158,6 +158,8 @@ def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
         for name, last in found["runs"].items():
             said = f"{name}: last answer for round {last['round']} of seed {last['seed']}, {last['time']}"
             output.show(f"  {escape(said)}")
+            for sentence in found["benefit"].get(name, ()):
+                output.show(f"  {escape(sentence)}")
         for name in found["asking"]:
             output.show(f"  {name} waits for your answer: fedspray site runs {kit}")
     output.result(found)

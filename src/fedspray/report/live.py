@@ -61,6 +61,7 @@ def run_state(folder: Path) -> Json:
     state = "done" if finished else progress.get("state", "running") if deployed else "running"
     sites = _sites(names, records[now], exchanges[now], progress, folder) if deployed else _clients(names, records[now])
     last = records[now][-1] if records[now] else None
+    reached = max(progress.get("round", 0), len(records[now])) if deployed else len(records[now])
     return {
         "title": f"{content['algorithm']} on {content['dataset']}, {content['backbone']}",
         "name": folder.name,
@@ -69,11 +70,12 @@ def run_state(folder: Path) -> Json:
         "done": finished,
         "seed": now,
         "seeds": seeds,
-        "round": max(progress.get("round", 0), len(records[now])) if deployed else len(records[now]),
+        "round": min(reached, rounds),
         "rounds": rounds,
         "seconds_left": None if finished else _seconds_left(records[now], exchanges[now], rounds * len(seeds) - done),
         "curve": _curve(records[now]),
         "accuracy": None if last is None else {name: last["val"][name] for name in ("overall", "minority")},
+        "result": _result(folder) if finished else None,
         "clients": sites,
         "bytes": _bytes([row for rows in records.values() for row in rows]),
         "left": _left(folder, last),
@@ -81,18 +83,24 @@ def run_state(folder: Path) -> Json:
     }
 
 
+def last_run(project: Path) -> Path | None:
+    """The folder of a project's run that was begun last."""
+    runs = [(file.stat().st_mtime, file.parent) for file in (project / "runs").glob("*/settings.json")]
+    return max(runs)[1] if runs else None
+
+
 def project_state(folder: Path) -> Json:
     """A project: its last run, with the server's own events and the certificates' days."""
     from fedspray.deploy.locks import PID_FILE, holder
 
-    runs = [(file.stat().st_mtime, file.parent) for file in (folder / "runs").glob("*/settings.json")]
+    last = last_run(folder)
     server = folder / "kits" / "server"
     pid = holder(server / PID_FILE)
     events = ledger.read_events(server)
     shown: Json = {"title": folder.name, "name": "no run yet", "state": "waiting", "done": False, "clients": []}
-    if runs:
-        shown = run_state(max(runs)[1])
-        events = events + ledger.read_events(max(runs)[1])
+    if last is not None:
+        shown = run_state(last)
+        events = events + ledger.read_events(last)
     else:
         names = files.read_json(folder / "agreement.json")["sites"]
         shown["clients"] = _sites(names, [], [], {}, folder / "runs" / "none")
@@ -108,6 +116,14 @@ def project_state(folder: Path) -> Json:
 
 def _records(folder: Path, seed: int) -> list[Json]:
     return [row for row in files.read_lines(folder / f"seed-{seed}" / store.RECORDS) if "round" in row]
+
+
+def _result(folder: Path) -> Json:
+    """On test nodes, on average over seeds: what was found out."""
+    from fedspray.runs.result import spread
+
+    seeds = files.read_json(folder / "result.json")["seeds"]
+    return {name: spread([row[name] for row in seeds])["mean"] for name in ("overall", "minority")}
 
 
 def _names(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedspray import stored
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, unknown
-from fedspray.files import Json
+from fedspray.files import Json, read_json
 from fedspray.runs import nodes, proxies, store
 from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
@@ -75,19 +75,23 @@ class Comparison:
     """What `fedspray inspect --json` says about it; None in folders of older versions."""
     reference: str | None
     """The label or algorithm to compare the others with."""
+    agreement: Json | None = None
+    """What the sites of a run between organisations agreed on."""
 
     @property
     def clients(self) -> list[str]:
         """The clients, by id."""
         if self.federation is not None:
             return [client["name"] for client in self.federation["clients"]]
+        if self.agreement is not None:  # also sites that were lost on the way
+            return list(self.agreement["sites"])
         metrics = self.methods[0].seeds[0].metrics
         return list(metrics["clients"] or metrics["models"])
 
     @property
     def classes(self) -> list[str]:
         """The names of the classes, or their numbers."""
-        known = None if self.federation is None else self.federation["class_names"]
+        known = (self.federation or self.agreement or {}).get("class_names")
         count = len(self.methods[0].seeds[0].metrics["recall"])
         return list(known) if known else [f"class {c}" for c in range(count)]
 
@@ -134,7 +138,9 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
     )
     statistics = next((f / store.FEDERATION for f in folders if (f / store.FEDERATION).exists()), None)
     federation = None if statistics is None else stored.read(statistics, stored.Description)
-    return Comparison(methods, federation, _reference(methods, reference))
+    agreed = next((f / "agreement.json" for f in folders if (f / "agreement.json").exists()), None)
+    agreement = None if agreed is None else read_json(agreed)
+    return Comparison(methods, federation, _reference(methods, reference), agreement)
 
 
 def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str], Comparison]:

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from fedspray.errors import InputError
 from fedspray.files import Json
 from fedspray.report.html import environment, plotly, read_part, script_safe
-from fedspray.report.live import kind_of, state_of
+from fedspray.report.live import kind_of, last_run, state_of
 
 Answer = tuple[HTTPStatus, str, str]
 """Status, content type and content."""
@@ -53,6 +53,7 @@ class Watch(ThreadingHTTPServer):
             return HTTPStatus.FORBIDDEN, "text/plain", "the token is missing or wrong\n"
         known: dict[str, Callable[[], tuple[str, str]]] = {
             "/": lambda: ("text/html", self._page()),
+            "/report": lambda: ("text/html", self._report()),
             "/state.json": lambda: ("application/json", json.dumps(state_of(self.folder))),
             "/metrics": lambda: ("text/plain; version=0.0.4", metrics(state_of(self.folder))),
         }
@@ -67,17 +68,10 @@ class Watch(ThreadingHTTPServer):
 
     def _page(self) -> str:
         """The live page; of a finished run, its report."""
-        from fedspray.report.contents import make_cards
-        from fedspray.report.html import render
-        from fedspray.report.methods import read_comparison
-
         state = state_of(self.folder)
         if state["kind"] == "run" and state["done"]:
-            try:
-                comparison = read_comparison([self.folder], None)
-                return render(comparison, make_cards(comparison))
-            except InputError:
-                pass  # a run between organisations may keep too little for one: its last state is shown
+            with contextlib.suppress(InputError):  # of a damaged folder its last state is shown
+                return self._report()
         return (
             environment()
             .get_template("live.html")
@@ -89,6 +83,18 @@ class Watch(ThreadingHTTPServer):
                 plotly=plotly(),
             )
         )
+
+    def _report(self) -> str:
+        """The report of a run, or of a project's last one."""
+        from fedspray.report.contents import make_cards
+        from fedspray.report.html import render
+        from fedspray.report.methods import read_comparison
+
+        run = last_run(self.folder) if kind_of(self.folder) == "project" else self.folder
+        if run is None:
+            raise InputError(f"{self.folder} has no run yet")
+        comparison = read_comparison([run], None)
+        return render(comparison, make_cards(comparison))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -120,6 +120,15 @@ def site_name(kit: Path) -> str:
     return printable(str(files.read_json(card).get("name")))
 
 
+def benefits(kit: Path) -> dict[str, list[str]]:
+    """For each run: whether federating helped this site, in a sentence for each seed. Nobody else learns it."""
+    found: dict[str, list[str]] = {}
+    for file in sorted((kit / "models").glob("*/seed-*.benefit.json")):
+        if (said := files.read_json(file).get("said")) is not None:
+            found.setdefault(file.parent.name, []).append(printable(str(said)))
+    return found
+
+
 def server_of(kit: Path) -> tuple[str, int]:
     """Where a site's kit says that the server is."""
     file = kit / "startup" / "fed_client.json"

@@ -38,12 +38,14 @@
   };
   const show = (id, is) => { $(id).hidden = !is; return is; };
 
+  const away = (state) => state.clients.filter((row) => row.state === "away");
   const summary = (state) => {
-    const away = state.clients.filter((row) => row.state === "away");
     const parts = [];
+    const right = (found) => `${percent(found.overall)}% right overall, ${percent(found.minority)}% of minority nodes`;
     if (state.server === "stopped") parts.push("The server is stopped.");
-    away.forEach((row) => parts.push(`${row.name} is away, for ${span(state.now - moment(row.since))}.`));
-    if (state.accuracy) parts.push(`Round ${state.round} of ${state.rounds}: ${percent(state.accuracy.overall)}% right overall, ${percent(state.accuracy.minority)}% of minority nodes.`);
+    away(state).forEach((row) => parts.push(`${row.name} is away, for ${span(state.now - moment(row.since))}.`));
+    if (state.result) parts.unshift(`Done, ${state.rounds} rounds. On test nodes: ${right(state.result)}.`);
+    else if (state.accuracy) parts.push(`Round ${state.round} of ${state.rounds}. On validation nodes: ${right(state.accuracy)}.`);
     if (state.seconds_left !== null && state.seconds_left !== undefined) parts.push(`About ${span(state.seconds_left)} left.`);
     if (state.reason) parts.push(state.reason);
     Object.entries(state.certificates || {}).forEach(([kit, days]) => {
@@ -57,11 +59,12 @@
 
   const draw = (id, title, traces) => {
     if (!window.Plotly) return;
+    const few = Math.max(...traces[0].x) < 10; // else half rounds are marked
     const axis = { gridcolor: css("--grid"), zeroline: false, linecolor: css("--line") };
     window.Plotly.react($(id), traces, {
       autosize: true, margin: { l: 48, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: css("--text"), size: 13 }, legend: { orientation: "h", y: 1.12 },
-      xaxis: { ...axis, title: { text: "round" } }, yaxis: { ...axis, title: { text: title }, rangemode: "tozero" } },
+      xaxis: { ...axis, title: { text: "round" }, ...(few ? { dtick: 1 } : {}) }, yaxis: { ...axis, title: { text: title }, rangemode: "tozero" } },
     { responsive: true, displayModeBar: false });
   };
   const line = (name, x, y, color) => ({ type: "scatter", mode: x.length < 3 ? "lines+markers" : "lines", name, x, y, line: { color, width: 2.4 } });
@@ -70,6 +73,8 @@
     $("title").textContent = state.title;
     $("subtitle").textContent = subtitle(state);
     $("summary").textContent = summary(state);
+    $("summary").classList.toggle("bad", away(state).length > 0 || state.server === "stopped");
+    if (show("report", state.kind === "project" && state.result)) $("report").firstElementChild.href = `report${location.search}`;
     if (show("progress", state.rounds && state.kind !== "site")) $("progress").value = state.round / state.rounds;
     if (show("curves", state.curve && state.curve.rounds.length)) {
       draw("curve", "accuracy, %", [line("overall", state.curve.rounds, state.curve.overall.map((v) => v === null ? null : 100 * v), css("--gain")),
@@ -102,7 +107,7 @@
       $("event-list").replaceChildren(...state.events.map((event) => {
         const item = make("li");
         item.append(make("time", new Date(event.time).toLocaleTimeString(), { datetime: event.time, title: event.time }),
-          make("b", event.sender), make("span", `${event.event}: ${event.what}`));
+          make("b", event.sender), make("span", event.what.startsWith(event.event) ? event.what : `${event.event}: ${event.what}`));
         return item;
       }));
     }
