@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -97,10 +98,12 @@ class Log(Callback):
         self._writer: SummaryWriter | None = None
         self._memory: list[Json] = []
         if folder is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
             done = max(0, progress.round_index - 1)
             self._file = store.RecordFile(folder / store.RECORDS, keep=done)
+            if find_spec("tensorboard") is None:  # a server or a site has none
+                return
+            from torch.utils.tensorboard import SummaryWriter
+
             with disk_full_at(folder):
                 self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
@@ -111,10 +114,12 @@ class Log(Callback):
 
     def on_record(self, seed: int, record: Json) -> None:
         """Adds a round's record."""
-        if self._folder is None or self._file is None or self._writer is None:
+        if self._folder is None or self._file is None:
             self._memory.append(record)
             return
         self._file.add(record)
+        if self._writer is None:
+            return
         with disk_full_at(self._folder):
             for part in ("train", "val", "test"):
                 for name in ("loss", "overall", "minority"):
@@ -132,8 +137,11 @@ class Log(Callback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._folder is not None and self._file is not None and self._writer is not None:
-            with disk_full_at(self._folder), contextlib.closing(self._writer):
+        if self._folder is not None and self._file is not None:
+            with (
+                disk_full_at(self._folder),
+                contextlib.closing(self._writer) if self._writer else contextlib.nullcontext(),
+            ):
                 self._file.close()
 
 
