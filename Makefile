@@ -7,9 +7,10 @@ STAMP := $(VENV)/.set-up
 # More threads than free cores make OpenMP spin: one per process, two processes.
 ONE_THREAD := OMP_NUM_THREADS=1
 WORKERS ?= 2
+DIST ?= dist
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-nightly torture bench picture docs dist check clean
+.PHONY: help setup demo test test-slow test-nightly torture bench picture docs lock dist sums check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,8 +50,25 @@ docs: $(STAMP) ## Write the tables of docs/cli.md and docs/privacy.md, then the 
 	@$(BIN)/python -m fedspray.cli.document docs/cli.md docs/privacy.md
 	@$(BIN)/python docs/site.py
 
-dist: $(STAMP) ## Build the wheel and the source distribution into dist/
-	@$(BIN)/python -m build --no-isolation
+lock: $(STAMP) ## Write requirements-site.txt: a site's packages with their hashes, as pip finds them here
+	@$(BIN)/python release/lock.py
+
+dist: $(STAMP) ## Build what a release hands out into dist/: wheel, source, a site's requirements, SBOM, checksums
+	@rm -rf $(DIST) build
+	@$(BIN)/python -m build --no-isolation --outdir $(DIST)
+	@cp requirements-site.txt $(DIST)
+	@$(PYTHON) -m venv build/site
+	@build/site/bin/python -m pip install -q --no-deps --require-hashes -r requirements-site.txt
+	@build/site/bin/python -m pip install -q --no-deps $(DIST)/*.whl
+	@build/site/bin/fedspray --version
+	@$(BIN)/cyclonedx-py environment build/site --pyproject pyproject.toml --output-reproducible -o $(DIST)/sbom.cdx.json
+	@$(MAKE) --no-print-directory sums
+
+sums: ## Write checksums of dist/, signed with the Ed25519 key that SIGNING_KEY=FILE.pem names
+	@cd $(DIST) && rm -f SHA256SUMS SHA256SUMS.sig && sha256sum * > ../SHA256SUMS.new && mv ../SHA256SUMS.new SHA256SUMS
+	@if [ -n "$(SIGNING_KEY)" ]; then \
+		openssl pkeyutl -sign -rawin -inkey $(SIGNING_KEY) -in $(DIST)/SHA256SUMS -out $(DIST)/SHA256SUMS.sig; \
+	else echo "not signed: no key is given (make dist SIGNING_KEY=FILE.pem)"; fi
 
 check: $(STAMP) ## Lint, format check, types
 	@$(BIN)/ruff check .

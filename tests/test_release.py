@@ -58,6 +58,41 @@ def test_the_source_distribution_builds_the_wheel_and_has_no_tests(built: Path) 
     assert {name.partition("/")[0] for name in names if "/" in name} == {"src"}
 
 
+def test_a_site_installs_the_pinned_versions() -> None:
+    lines = (ROOT / "requirements-site.txt").read_text().replace("\\\n", "").splitlines()
+    rows = [re.fullmatch(r"(\S+)==(\S+)\s+--hash=sha256:([0-9a-f]{64})", line) for line in lines if line[0] != "#"]
+    site = {row[1]: row[2].partition("+")[0] for row in rows if row is not None}
+    assert len(site) == len(rows)  # each has a hash
+    pins = (line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
+    pinned = {name.lower().replace("_", "-"): version for name, version in pins}
+    assert site == {name: pinned[name] for name in site}
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["site"], "nvflare"]
+    assert {re.split(r"[^\w-]", each)[0].lower().replace("_", "-") for each in wanted} <= set(site)
+    for heavy in ("flask", "sqlalchemy", "docker", "matplotlib", "plotly", "tensorboard", "pandas", "torch-geometric"):
+        assert heavy not in site
+
+
+def test_checksums_are_signed_and_change_is_found(tmp_path: Path) -> None:
+    def run(*command: str, code: int = 0) -> None:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (code == 0), done.stderr
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.whl").write_bytes(b"a wheel")
+    run("openssl", "genpkey", "-algorithm", "ed25519", "-out", "key.pem")
+    run("openssl", "pkey", "-in", "key.pem", "-pubout", "-out", "release.pub")
+    run("make", "-C", str(ROOT), "sums", f"DIST={tmp_path}/out", f"SIGNING_KEY={tmp_path}/key.pem")
+    assert (tmp_path / "out" / "SHA256SUMS").read_text().split()[1::2] == ["a.whl"]
+    signature = ("-sigfile", "out/SHA256SUMS.sig", "-in", "out/SHA256SUMS")
+    verify = ("openssl", "pkeyutl", "-verify", "-pubin", "-inkey", "release.pub", "-rawin", *signature)
+    run(*verify)
+    run("sh", "-c", "cd out && sha256sum --check SHA256SUMS")
+    (tmp_path / "out" / "a.whl").write_bytes(b"another")
+    run("sh", "-c", "cd out && sha256sum --check SHA256SUMS", code=1)
+    run("make", "-C", str(ROOT), "sums", f"DIST={tmp_path}/out", "SIGNING_KEY=")  # new checksums, without the key
+    assert not (tmp_path / "out" / "SHA256SUMS.sig").exists()
+
+
 def test_the_version_is_written_once() -> None:
     assert fs.__version__ == PROJECT["version"]
     written = [

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedspray.cli import organisations
 from fedspray.cli.main import run_command
 
 INIT = ["--site", "north", "--site", "south", "--host", "localhost", "--features", "5", "--classes", "2"]
@@ -36,8 +37,8 @@ def test_without_the_extra(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found: Any = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nvflare" else found(name))
-    assert "NVFlare is not installed: install fedspray with its extra, [deploy]" in complaint(capsys, *command)
+    monkeypatch.setattr(organisations, "find_spec", lambda name: None if name == "nvflare" else found(name))
+    assert "nvflare is not installed: a site or a server installs requirements-site.txt" in complaint(capsys, *command)
 
 
 def test_nothing_heavy_is_imported_until_it_is_used() -> None:

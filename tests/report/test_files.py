@@ -3,10 +3,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from fedspray.errors import InputError
-from fedspray.report.files import check_target, write_file
+from fedspray.report.files import check_target, write_columns, write_file
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -65,3 +67,16 @@ def test_a_closed_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write anywhere
     with pytest.raises(InputError, match="there is no permission to write in"):
         check_target(tmp_path / "a.png", (".png",), "--plot")
+
+
+def test_columns_are_written_as_pandas_writes_them(tmp_path: Path) -> None:
+    columns = {
+        "node": ["a", 'b "quoted", with a comma', "c"],
+        "right": np.array([True, False, True]),
+        "neighbours": np.array([3, 0, 1]),
+        "share": np.array([1 / 3, np.nan, 1e-7]),
+        "class": np.array(["x", "y", "x"], dtype=object),
+    }
+    write_columns(tmp_path / "table.csv", columns)
+    expected = pd.DataFrame(columns).to_csv(index=False, float_format="%.6f", lineterminator="\n")
+    assert (tmp_path / "table.csv").read_text() == expected

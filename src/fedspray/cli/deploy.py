@@ -14,11 +14,12 @@ from fedspray.cli.organisations import (
     Foreground,
     Grace,
     ServiceFolder,
+    ServiceKind,
     ServiceUser,
     ask,
     organisational,
     warn_of_end,
-    write_units,
+    write_service,
 )
 from fedspray.cli.output import Output
 from fedspray.errors import InputError, RunStopped
@@ -399,17 +400,20 @@ def resume(folder: ProjectFolder, /, *, once: Annotated[bool, flag("Exit when no
 
 @organisational
 def service(
-    folder: ProjectFolder,
-    /,
-    *,
-    out: ServiceFolder,
-    user: ServiceUser = "fedspray",
+    folder: ProjectFolder, /, *, out: ServiceFolder, user: ServiceUser = "fedspray", kind: ServiceKind = "systemd"
 ) -> None:
-    """Write hardened systemd units: one for the server, one that resumes unfinished runs after a reboot."""
+    """Write what runs the server and resumes unfinished runs after a reboot: hardened, for systemd or containers."""
+    from fedspray.deploy.operations import containers
     from fedspray.deploy.operations.service import project_units
     from fedspray.deploy.provisioning.project import Project
 
-    write_units(Output(), out, project_units(Project.open(folder).folder, user))
+    project = Project.open(folder)
+    made = {
+        "systemd": lambda: project_units(project.folder, user),
+        "compose": lambda: containers.project_compose(project.folder, project.address),
+        "kubernetes": lambda: containers.project_manifest(project.folder, project.address),
+    }
+    write_service(Output(), out, kind, made[kind]())
 
 
 @organisational

@@ -18,7 +18,7 @@ from fedspray.cli import laboratory
 from fedspray.cli.flags import OPTIONS, group
 from fedspray.cli.output import Output, print_error, print_warning
 from fedspray.cli.pages import Page, show_help
-from fedspray.cli.refusals import explain
+from fedspray.cli.refusals import explain, missing
 from fedspray.errors import FULL, InputError, RunStopped
 from fedspray.runs.interrupts import end_like_ctrl_c
 
@@ -141,6 +141,8 @@ def _describe(error: Exception) -> tuple[str, int]:
         return explain(error), BAD_INPUT
     if isinstance(error, InputError):
         return str(error), BAD_INPUT
+    if isinstance(error, ModuleNotFoundError) and (sentence := missing(error)) is not None:
+        return sentence, BAD_INPUT
     if isinstance(error, RunStopped):
         return str(error), STOPPED
     if isinstance(error, OSError) and error.errno in FULL:

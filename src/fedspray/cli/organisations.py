@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Literal, ParamSpec, TypeVar
 
 from rich.console import Console
 
@@ -18,8 +18,18 @@ Foreground = Annotated[bool, flag("Run in the foreground instead of starting a p
 Grace = Annotated[float, flag("Seconds a round waits for late sites once enough have trained.", "S")]
 
 
-ServiceFolder = Annotated[Path, flag("Where the units are written.", "DIR", name="--out")]
-ServiceUser = Annotated[str, flag("The user the processes run as, who must own the folder.", "NAME")]
+ServiceFolder = Annotated[Path, flag("Where the files are written.", "DIR", name="--out")]
+ServiceUser = Annotated[str, flag("With systemd: the user the processes run as, who must own the folder.", "NAME")]
+Kind = Literal["systemd", "compose", "kubernetes"]
+ServiceKind = Annotated[Kind, flag("What runs it: systemd, compose or kubernetes.", "KIND")]
+HINTS: dict[Kind, str] = {
+    "systemd": "copy to /etc/systemd/system, then: systemctl daemon-reload && systemctl enable --now {names}",
+    "compose": "put the release's wheel and requirements-site.txt beside it, then: docker compose up --build --detach",
+    "kubernetes": "build the image and push it to your registry, name it in {names}, then: kubectl apply -f {names}",
+}
+
+NEEDED = ("nvflare", "grpc", "google", "msgpack", "yaml", "psutil")
+"""What the processes of a federation import beside the package's own requirements."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,16 +40,22 @@ def organisational(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def privately(*args: P.args, **kwargs: P.kwargs) -> R:
-        if importlib.util.find_spec("nvflare") is None:
-            raise InputError(
-                "NVFlare is not installed: install fedspray with its extra, [deploy] (pip install 'fedspray[deploy]')"
-            )
+        _check_installed()
         from fedspray.files import private_files
 
         with private_files():
             return command(*args, **kwargs)
 
     return privately
+
+
+def _check_installed() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: a site or a server installs "
+            "requirements-site.txt, a researcher the extra [deploy] (see docs/deployment.md)"
+        )
 
 
 def warn_of_end(output: Output, *kits: Path) -> None:
@@ -51,14 +67,13 @@ def warn_of_end(output: Output, *kits: Path) -> None:
             output.note(f"warning: {warning}")
 
 
-def write_units(output: Output, folder: Path, units: Mapping[str, str]) -> None:
-    """Writes units into a folder."""
+def write_service(output: Output, folder: Path, kind: Kind, made: Mapping[str, str]) -> None:
+    """Writes what a supervisor reads into a folder, and says what comes next."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in units.items():
+    for name, text in made.items():
         (folder / name).write_text(text)
         output.note(f"wrote {folder / name}")
-    names = " ".join(units)
-    output.note(f"copy to /etc/systemd/system, then: systemctl daemon-reload && systemctl enable --now {names}")
+    output.note(HINTS[kind].format(names=" ".join(name for name in made if name != "Dockerfile")))
 
 
 def ask(question: str, default: str | None = None) -> str:

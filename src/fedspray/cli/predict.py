@@ -38,7 +38,7 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict the class of every node of a graph, or of rows of a table, with a client's personal model."""
-    from fedspray.report.files import check_target, write_frame
+    from fedspray.report.files import check_target, write_columns
     from fedspray.runs.models import PersonalModel
 
     output = Output(as_json)
@@ -46,7 +46,7 @@ def predict(
     personal = PersonalModel.load(model)
     asked = _read(output, personal.task.schema, graph, nodes, edges, known)
     found = personal.predictions(asked, only_new=only_new)
-    write_frame(out, found.frame)
+    write_columns(out, found.columns)
     part = found.headline
     summary = {
         "model": str(model),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from importlib.metadata import requires
 
 from cyclopts import (
     App,
@@ -22,6 +24,17 @@ def explain(error: CycloptsError) -> str:
     """The error, and which help page to read."""
     page = " ".join(["fedspray", *(error.command_chain or ())])
     return f"{_sentence(error)} (see '{page} --help')"
+
+
+def missing(error: ModuleNotFoundError) -> str | None:
+    """A library that a command needs, and the extra that brings it; None if it is none of ours."""
+    name = (error.name or "").partition(".")[0]
+    for line in requires("fedspray") or ():
+        wanted = re.match(r"([\w.-]+)(?:.*extra == ['\"](\w+))?", line)
+        if wanted and wanted[1].replace("-", "_").lower() == name.lower():
+            extra = f"with its extra [{wanted[2]}]" if wanted[2] else "again"
+            return f"{name} is not installed, but this needs it: install fedspray {extra}"
+    return None
 
 
 def _sentence(error: CycloptsError) -> str:

@@ -10,11 +10,12 @@ from fedspray.cli.flags import AsJson, Cores, argument, flag, group
 from fedspray.cli.organisations import (
     Foreground,
     ServiceFolder,
+    ServiceKind,
     ServiceUser,
     ask,
     organisational,
     warn_of_end,
-    write_units,
+    write_service,
 )
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
@@ -321,15 +322,21 @@ def renew(kit: Kit, zip_file: Annotated[Path, argument("The coordinator's zip fi
 
 
 @organisational
-def service(kit: Kit, /, *, out: ServiceFolder, user: ServiceUser = "fedspray") -> None:
-    """Write a hardened systemd unit: the site starts with the machine, and again when it dies."""
+def service(kit: Kit, /, *, out: ServiceFolder, user: ServiceUser = "fedspray", kind: ServiceKind = "systemd") -> None:
+    """Write what starts the site with the machine, and again when it dies: hardened, for systemd or containers."""
+    from fedspray.deploy.operations import containers
     from fedspray.deploy.operations.service import site_units
     from fedspray.deploy.site.kit import Site
 
     site = Site.open(kit)
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: set them with fedspray site check {kit} --data PATH")
-    write_units(Output(), out, site_units(kit, site.name, site.data, user))
+    made = {
+        "systemd": lambda data: site_units(kit, site.name, data, user),
+        "compose": lambda data: containers.site_compose(kit, site.name, data),
+        "kubernetes": lambda data: containers.site_manifest(kit, site.name, data),
+    }
+    write_service(Output(), out, kind, made[kind](site.data))
 
 
 @organisational

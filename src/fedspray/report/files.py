@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
 
 from fedspray.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def check_target(path: Path, suffixes: Sequence[str], option: str) -> None:
@@ -51,17 +52,29 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def write_frame(path: Path, frame: pd.DataFrame) -> None:
-    """Writes a table as CSV, with six digits, or as Parquet."""
+def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Writes a table as CSV, with six digits and nothing for NaN, or as Parquet."""
     if path.suffix.lower() == ".csv":
-        write_file(path, frame.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(columns)
+        rows.writerows(zip(*map(_cells, columns.values()), strict=True))
+        write_file(path, text.getvalue())
         return
     import duckdb
+    import pandas as pd
 
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "table.parquet"
-        duckdb.connect().register("given", frame).execute(f"COPY given TO '{target}' (FORMAT parquet)")
+        duckdb.connect().register("given", pd.DataFrame(columns)).execute(f"COPY given TO '{target}' (FORMAT parquet)")
         write_file(path, target.read_bytes())
+
+
+def _cells(column: Sequence[Any]) -> list[Any]:
+    values = np.asarray(column)
+    if values.dtype.kind != "f":
+        return list(column)
+    return ["" if np.isnan(value) else f"{value:.6f}" for value in values.tolist()]
 
 
 def _choices(suffixes: Sequence[str]) -> str:

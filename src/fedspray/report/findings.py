@@ -76,10 +76,13 @@ def points(value: float) -> str:
     return "0.0" if text in ("+0.0", "−0.0") else text
 
 
-def caution(methods: Sequence[Contender], first: str) -> str:
-    """Cautions about the headline: few seeds, or a method that was still improving; may be empty."""
+def caution(methods: Sequence[Contender], first: str, clients: Sequence[str] = ()) -> str:
+    """Cautions about the headline: few seeds, clients without a result, a method that was still improving."""
     seeds = min(len(method.seeds) for method in methods)
     parts = [] if seeds >= ENOUGH_SEEDS else [f"only {count(seeds, 'seed')}, so other draws may move these figures"]
+    gone = [name for name in clients if not any(name in run.metrics["clients"] for m in methods for run in m.seeds)]
+    if gone and len(gone) < len(clients):  # with sums alone no client is known
+        parts.append(f"{', '.join(gone)} did not answer at the end and {'is' if len(gone) == 1 else 'are'} not counted")
     runs = next((method.seeds for method in methods if method.label == first), ())
     growing = sum(run.metrics["best_round"] == run.metrics["rounds"] for run in runs)
     if growing:

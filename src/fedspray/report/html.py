@@ -70,7 +70,8 @@ def finding(comparison: Comparison, cards: Sequence[Card | None]) -> str:
 
 def caution(comparison: Comparison, cards: Sequence[Card | None]) -> str:
     """Cautions about the headline; may be empty."""
-    return findings.caution(comparison.methods, findings.named([card for card in cards if card is not None]))
+    first = findings.named([card for card in cards if card is not None])
+    return findings.caution(comparison.methods, first, comparison.clients)
 
 
 def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:

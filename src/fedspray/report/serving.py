@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -80,7 +81,7 @@ class Watch(ThreadingHTTPServer):
                 style=read_part("style.css"),
                 script=read_part("live.js"),
                 data=script_safe(state),
-                plotly=plotly(),
+                plotly=plotly() if find_spec("plotly") else "",  # a site's page may have tables alone
             )
         )
 

@@ -156,6 +156,11 @@ class Predictions:
         """One row for each node."""
         import pandas as pd
 
+        return pd.DataFrame(self.columns)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of `frame`, by name: sequences of one value for each node."""
         names, known = np.array(self.class_names, dtype=object), self.graph.node_names
         columns: dict[str, Any] = {
             "node": self.nodes if known is None else [known[node] for node in self.nodes],
@@ -168,7 +173,7 @@ class Predictions:
         columns |= {f"{part}_says": names[said] for part, said in self.votes.items()}
         columns["seen_as"] = self._parts
         columns |= {f"probability_{name}": self.probabilities[:, c] for c, name in enumerate(self.class_names)}
-        return pd.DataFrame(columns)
+        return columns
 
     @cached_property
     def _parts(self) -> NDArray[np.object_]:

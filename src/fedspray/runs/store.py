@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -189,9 +190,13 @@ def new_folder(path: Path, *, resumable: bool = False) -> Path:
 def versions(packages: Iterable[str] = ("fedspray", "torch", "torch-geometric", "numpy", "scipy")) -> dict[str, str]:
     """Versions of what the result depends on."""
     import platform
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    found = {"python": platform.python_version()}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):  # a site has no torch-geometric
+            found[name] = version(name)
+    return found
 
 
 def _shares_storage(value: Tensor) -> bool:

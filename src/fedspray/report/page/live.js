@@ -24,19 +24,23 @@
 
   const fill = (id, heads, rows) => {
     const head = make("tr");
-    heads.forEach((text) => head.append(make("th", text, { scope: "col" })));
+    heads.forEach((text) => head.append(make("th", text, { scope: "col", "data-head": text })));
     const body = make("tbody");
     rows.forEach(([name, ...cells]) => {
       const row = make("tr");
       row.append(make("th", name, { scope: "row" }));
-      cells.forEach((cell) => row.append(cell instanceof Node ? cell : make("td", cell)));
+      cells.forEach((cell, i) => {
+        const shown = cell instanceof Node ? cell : make("td", cell);
+        shown.dataset.head = heads[i + 1];
+        row.append(shown);
+      });
       body.append(row);
     });
     const top = make("thead");
     top.append(head);
     $(id).replaceChildren(top, body);
   };
-  const show = (id, is) => { $(id).hidden = !is; return is; };
+  const show = (id, is) => { if ($(id)) $(id).hidden = !is; return is && $(id); };
 
   const away = (state) => state.clients.filter((row) => row.state === "away");
   const summary = (state) => {
@@ -133,11 +137,12 @@
   };
   const start = async () => {
     paint(last);
+    setTimeout(ask, EVERY);
+    if (!$("plotly").textContent) { ["curves", "sent"].forEach((id) => $(id).remove()); return; }
     const packed = Uint8Array.from(atob($("plotly").textContent), (letter) => letter.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     document.head.append(make("script", await new Response(stream).text()));
     paint(last);
-    setTimeout(ask, EVERY);
   };
   start();
 })();
