@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedspray import Graph
 from fedspray.cli import organisations
 from fedspray.cli.main import run_command
 
@@ -28,6 +30,22 @@ def init(project: Path, *more: str) -> Path:
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
     assert run_command([str(argument) for argument in arguments]) == code
     return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_site_compares_the_fingerprint_that_init_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("nvflare")
+    kit = init(tmp_path / "fraud")
+    said = " ".join(capsys.readouterr().err.split())
+    (told,) = re.findall(r"authority and agreement: ((?:[0-9a-f]{4} ?){8})", said)
+    graph = Graph.from_arrays(np.eye(5, dtype=np.float32), np.array([[0, 1], [1, 2]]), np.array([0, 1, 0, 1, 0]))
+    graph.to_npz(tmp_path / "graph.npz")
+    check = ["site", "check", str(kit), "--data", str(tmp_path / "graph.npz"), "--json", "--fingerprint"]
+    other = f"{told[:-2]}{'0' if told.strip()[-1] != '0' else '1'}"
+    for wrong in (other, told[:9], ""):
+        assert "it is of another federation or agreement" in complaint(capsys, *check, wrong)
+    assert run_command([*check, told.upper()]) == 0
+    found = json.loads(capsys.readouterr().out)["fingerprint"]
+    assert found.startswith(told.replace(" ", ""))
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_what_is_not_there(light: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_federation(light: Path, tmp_path: Path) -> None:
     data = ["--dataset", "banks", "--clients", "3", "--nodes", "300", "--rounds", "2"]
-    command = [light / "fedspray", "deploy", "local", *data, "--out", tmp_path / "try", "--json"]
+    command: list[str | Path] = [light / "fedspray", "deploy", "local", *data, "--out", tmp_path / "try", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     kit = tmp_path / "try" / "kits" / "bank_00"

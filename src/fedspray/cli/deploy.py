@@ -121,6 +121,7 @@ def _tell_made(output: Output, folder: Path, archives: dict[Path, Path | None]) 
             output.note(f"{zip_file} holds a private key: send it safely, then delete it here")
         else:
             _tell_signed(output, request, zip_file)
+    _tell_fingerprint(output, Project.open(folder))
     waiting = Project.open(folder).without_certificate()
     if waiting:
         output.note(f"{', '.join(waiting)}: for each certificate request, fedspray deploy sign {folder} SITE.csr")
@@ -444,6 +445,15 @@ def _applicants(sites: list[str] | None, file: Path | None) -> list[Applicant]:
 
 def _tell_to_agree(output: Output, project: Project) -> None:
     output.note(f"send {project.folder / 'agreement.json'} to every site, for: fedspray site agree KIT agreement.json")
+    _tell_fingerprint(output, project)
+
+
+def _tell_fingerprint(output: Output, project: Project) -> None:
+    from fedspray.deploy.provisioning.certificates import federation_fingerprint, to_read_aloud
+
+    found = federation_fingerprint(project.coordinator, project.proposed().fingerprint())
+    output.note(f"fingerprint of authority and agreement: {to_read_aloud(found)}")
+    output.note("read it out to every site, for: fedspray site check KIT --fingerprint '…'")
 
 
 def _tell_signed(output: Output, request: Path, zip_file: Path) -> None:

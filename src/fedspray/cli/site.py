@@ -75,6 +75,9 @@ def check(
     data: Annotated[
         Path | None, flag("Where this site's data are: a client's folder or a graph in npz format.", "PATH")
     ] = None,
+    fingerprint: Annotated[
+        str | None, flag("What the coordinator reads out: refuse a kit of another federation or agreement.", "HEX")
+    ] = None,
     threads: Annotated[Cores | None, flag("Threads.", "N", default="1, or as kept")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +94,7 @@ def check(
     if threads is not None:
         site = replace(site, threads=threads)
     with output.busy("checking …"):
-        found = check_site(site)
+        found = check_site(site, fingerprint)
     if site != Site.open(kit):
         site.save()  # only what was found good is kept
     warn_of_end(output, kit)
@@ -353,12 +356,15 @@ def stop(kit: Kit, /) -> None:
 def _show(output: Output, found: dict[str, Any]) -> None:
     from rich.markup import escape
 
+    from fedspray.deploy.provisioning.certificates import to_read_aloud
+
     what = f"{found['algorithm']} with {found['backbone']}, {found['rounds']} rounds"
     lines = {
         "site": found["site"],
         "server": f"{found['server']} lets this site in" if found["reachable"] else escape(found["reason"]),
         "certificate": f"valid until {found['certificate']['valid_until']} ({found['certificate']['days_left']} days)",
         "agreement": f"{found['agreement'][:12]}: {what}",
+        "fingerprint": f"{to_read_aloud(found['fingerprint'])}: the coordinator must see the same",
         "code": "not in the agreement" if found["code"] is None else f"{found['code'][:12]}, as agreed",
         "data": f"{found['data']}: {found['nodes']:,} nodes, {found['edges']:,} edges, labels {found['label_counts']}"
         + ("" if found["expected_nodes"] is None else f"; the coordinator expects {found['expected_nodes']:,} nodes"),

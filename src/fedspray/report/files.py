@@ -52,7 +52,7 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     """Writes a table as CSV, with six digits and nothing for NaN, or as Parquet."""
     if path.suffix.lower() == ".csv":
         text = io.StringIO()

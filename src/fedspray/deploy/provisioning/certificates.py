@@ -104,6 +104,12 @@ def file_fingerprint(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+def federation_fingerprint(kit: Path, agreement: str) -> str:
+    """Of the authority's key and an agreement's own fingerprint: the same at the coordinator and at every site."""
+    authority = key_fingerprint(read_certificate(kit / "startup" / AUTHORITY).public_key())
+    return hashlib.sha256(f"{authority} {agreement}".encode()).hexdigest()
+
+
 def to_read_aloud(fingerprint: str) -> str:
     """The first half of a fingerprint in groups of four: two people compare it by phone."""
     return " ".join(fingerprint[i : i + 4] for i in range(0, 32, 4))

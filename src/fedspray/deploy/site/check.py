@@ -26,9 +26,16 @@ PARENT_MEGABYTES = 95
 """What the site's main process needs beside its job process, as measured."""
 
 
-def check_site(site: Site) -> dict[str, Any]:
-    """Everything that can be checked without the server; raises an `InputError` at the first thing that is wrong."""
+def check_site(site: Site, fingerprint: str | None = None) -> dict[str, Any]:
+    """Everything that can be checked without the server; raises an `InputError` at the first thing that is wrong.
+
+    Args:
+        site: with its data.
+        fingerprint: what the coordinator says that the federation's is, spaced as it likes.
+    """
     _check_kit(site)
+    if fingerprint is not None:
+        _compare(site, fingerprint)
     host, port = server_of(site.folder)
     card = certificates.certificate_of(site.folder)
     if card["name"] != site.name:
@@ -45,6 +52,7 @@ def check_site(site: Site) -> dict[str, Any]:
         "reason": reason,
         "certificate": card,
         "agreement": agreement.fingerprint(),
+        "fingerprint": certificates.federation_fingerprint(site.folder, agreement.fingerprint()),
         "leaves": agreement.leaves(),
         "code": None if agreement.code is None else digest(agreement.code),
         "algorithm": agreement.settings.algorithm,
@@ -64,6 +72,15 @@ def _check_kit(site: Site) -> None:
         if not (site.folder / name).is_file():
             raise MissingDataError(f"{site.folder / name} is missing: unpack the kit's zip file again")
     site.check_writable()
+
+
+def _compare(site: Site, told: str) -> None:
+    own = certificates.federation_fingerprint(site.folder, site.agreement().fingerprint())
+    if not own.startswith(compact := "".join(told.split()).lower()) or len(compact) < 32:
+        raise InputError(
+            f"the fingerprint is {told!r}, but this kit's is {certificates.to_read_aloud(own)!r}: it is of another "
+            "federation or agreement, so do not start it"
+        )
 
 
 def _rehearse(site: Site, agreement: Agreement, client: Client) -> dict[str, Any]:
