@@ -16,7 +16,7 @@ import platform
 import shlex
 import sys
 import tempfile
-import time
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -26,23 +26,25 @@ import psutil
 from fedspray import build_federation, files
 from fedspray.deploy.operations.local import LocalFederation
 from fedspray.deploy.server.progress import read_exchanges, read_progress
+from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
 from fedspray.files import Json
 from fedspray.runs.store import versions
 
-EVERY = 2.0
+EVERY = 0.5
 """Seconds between two looks at the processes."""
 GRACE = 600.0
 """Seconds that a round waits: nobody is to be left out because processes start slowly."""
 MEGABYTE = 2**20
 
 
-class Watcher:
-    """Memory of the processes of each kit, and the CPU time of the server's."""
+class Watcher(threading.Thread):
+    """Looks at the processes of a federation: the memory of each kit's, the CPU time of the server's."""
 
     def __init__(self, federation: LocalFederation, run: Path) -> None:
+        super().__init__(daemon=True)
         self._federation, self._run = federation, run
-        self._looked = 0.0
+        self.done = threading.Event()
         self.peak: dict[str, int] = {}
         """Resident bytes of a kit's processes, its libraries included."""
         self.all_together = 0
@@ -50,25 +52,30 @@ class Watcher:
         self.server_seconds: dict[int, float] = {}
         """The server's CPU time so far, when a round was first seen."""
 
-    def look(self) -> None:
-        """Reads the counters of all processes, unless that was done just now."""
-        if time.monotonic() - self._looked < EVERY:
-            return
-        self._looked, together = time.monotonic(), 0
-        for name, pid in self._federation.pids.items():
-            family = _family(pid)
+    def run(self) -> None:
+        """Until `done` is set."""
+        while not self.done.wait(EVERY):
+            self._work()
+            self._memory()
+
+    def _work(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess, KeyError, InputError):
+            seconds = sum(sum(each.cpu_times()[:2]) for each in _family(self._federation.pids["server"]))
+            self.server_seconds.setdefault(int(read_progress(self._run).get("round", 0)), seconds)
+
+    def _memory(self) -> None:
+        together = 0
+        for name, pid in list(self._federation.pids.items()):
             with contextlib.suppress(psutil.NoSuchProcess):  # a process ended just now
+                family = _family(pid)
                 self.peak[name] = max(self.peak.get(name, 0), sum(each.memory_info().rss for each in family))
                 together += sum(each.memory_full_info().pss for each in family)
-                if name == "server":
-                    seconds = sum(sum(each.cpu_times()[:2]) for each in family)
-                    self.server_seconds.setdefault(int(read_progress(self._run).get("round", 0)), seconds)
         self.all_together = max(self.all_together, together)
 
-    def server_per_round(self) -> float | None:
-        """CPU seconds of the server for each round after the first."""
-        seen = sorted(each for each in self.server_seconds.items() if each[0] > 0)
-        if len(seen) < 2:
+    def server_per_round(self, rounds: int) -> float | None:
+        """CPU seconds of the server for each round after the first; None if fewer than half of them were seen."""
+        seen = sorted(each for each in self.server_seconds.items() if 0 < each[0] <= rounds)
+        if not seen or 2 * (seen[-1][0] - seen[0][0]) < rounds:
             return None
         (first, before), (last, after) = seen[0], seen[-1]
         return (after - before) / (last - first)
@@ -89,7 +96,10 @@ def measure(sites: int, rounds: int, nodes: int, folder: Path) -> Json:
     federation = LocalFederation(folder, data, settings, grace=GRACE)
     run = federation.project.run_folder("run")
     watcher, load = Watcher(federation, run), os.getloadavg()[0]
-    result = federation.run(lambda sentence: print(f"  {sentence}", file=sys.stderr), watcher.look)
+    watcher.start()
+    result = federation.run(lambda sentence: print(f"  {sentence}", file=sys.stderr))
+    watcher.done.set()
+    watcher.join()
     exchanges, engine = read_exchanges(run, 0), result["engine"]
     answers = [answer for exchange in exchanges for answer in exchange["sites"].values()]
     return {
@@ -104,7 +114,7 @@ def measure(sites: int, rounds: int, nodes: int, folder: Path) -> Json:
         "seconds_to_first_round": exchanges[0]["time"] - _began(run),
         "seconds": engine["seconds"],
         "site_cpu_per_round": sum(answer.get("cpu_seconds", 0.0) for answer in answers) / len(answers),
-        "server_cpu_per_round": watcher.server_per_round(),
+        "server_cpu_per_round": watcher.server_per_round(rounds),
         "bytes_payload": engine["bytes_payload"],
         "bytes_wire": engine["bytes_wire"],
         "server_megabytes": watcher.peak.pop("server") / MEGABYTE,

@@ -48,6 +48,12 @@ def test_a_site_compares_the_fingerprint_that_init_printed(tmp_path: Path, capsy
     assert found.startswith(told.replace(" ", ""))
 
 
+def test_services_of_another_kind_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(capsys, "site", "service", tmp_path, "--out", tmp_path / "units", "--kind", "podman")
+    assert "--kind is 'podman', but must be systemd or compose or kubernetes" in said
+    assert not (tmp_path / "units").exists()
+
+
 @pytest.mark.parametrize(
     "command", [["deploy", "start", "x"], ["site", "check", "x"], ["deploy", "local", "--out", "x"]]
 )

@@ -248,6 +248,7 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
     from rich.markup import escape
 
     from fedspray.deploy.operations.runs import check_certificates, project_status
+    from fedspray.deploy.provisioning.certificates import to_read_aloud
     from fedspray.deploy.provisioning.project import Project
 
     output, project = Output(as_json), Project.open(folder)
@@ -257,6 +258,7 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
     if not as_json:
         server = found["server"]
         output.show(f"[bold]server[/bold] {found['address']}: {'stopped' if server is None else f'process {server}'}")
+        output.show(f"[bold]fingerprint[/bold] {to_read_aloud(found['fingerprint'])}")
         for site, jobs in found["sites"].items():
             state = "not connected" if jobs is None else "in a job" if jobs else "connected"
             if site in found["since"]:

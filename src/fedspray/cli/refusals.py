@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from importlib.metadata import requires
+from typing import get_args
 
 from cyclopts import (
     App,
@@ -49,7 +50,8 @@ def _sentence(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return f"{error.unused_tokens[0]!r} is an unexpected argument"
     if isinstance(error, CoercionError) and error.token is not None:
-        wanted = "true or false" if error.target_type is bool else "a number"
+        choices = get_args(error.target_type)
+        wanted = " or ".join(choices) if choices else "true or false" if error.target_type is bool else "a number"
         return f"{error.token.keyword} is {error.token.value!r}, but must be {wanted}"
     return str(error).removesuffix(".")
 

@@ -13,7 +13,7 @@ from fedspray.deploy.locks import holder
 from fedspray.deploy.operations import processes
 from fedspray.deploy.operations.session import AdminSession, Unreachable
 from fedspray.deploy.provisioning import members
-from fedspray.deploy.provisioning.certificates import check_dates
+from fedspray.deploy.provisioning.certificates import check_dates, federation_fingerprint
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.server.progress import EXCHANGES, read_exchanges, read_progress
 from fedspray.errors import MissingDataError
@@ -81,6 +81,7 @@ def project_status(project: Project) -> dict[str, Any]:
         "address": str(project.address),
         "server": server,
         "agreement": agreement.fingerprint(),
+        "fingerprint": federation_fingerprint(project.coordinator, project.proposed().fingerprint()),
         "sites": {name: sorted(answering[name]) if name in answering else None for name in sites},
         "without_certificate": project.without_certificate(),
         "since": {name: since for name, (_, since) in presence(project.server).items()},
