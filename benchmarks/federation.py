@@ -25,6 +25,7 @@ import psutil
 
 from fedspray import build_federation, files
 from fedspray.deploy.operations.local import LocalFederation
+from fedspray.deploy.operations.processes import family
 from fedspray.deploy.server.progress import read_exchanges, read_progress
 from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
@@ -60,16 +61,16 @@ class Watcher(threading.Thread):
 
     def _work(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess, KeyError, InputError):
-            seconds = sum(sum(each.cpu_times()[:2]) for each in _family(self._federation.pids["server"]))
+            seconds = sum(sum(each.cpu_times()[:2]) for each in family(self._federation.pids["server"]))
             self.server_seconds.setdefault(int(read_progress(self._run).get("round", 0)), seconds)
 
     def _memory(self) -> None:
         together = 0
         for name, pid in list(self._federation.pids.items()):
             with contextlib.suppress(psutil.NoSuchProcess):  # a process ended just now
-                family = _family(pid)
-                self.peak[name] = max(self.peak.get(name, 0), sum(each.memory_info().rss for each in family))
-                together += sum(each.memory_full_info().pss for each in family)
+                members = family(pid)
+                self.peak[name] = max(self.peak.get(name, 0), sum(each.memory_info().rss for each in members))
+                together += sum(each.memory_full_info().pss for each in members)
         self.all_together = max(self.all_together, together)
 
     def server_per_round(self, rounds: int) -> float | None:
@@ -79,14 +80,6 @@ class Watcher(threading.Thread):
             return None
         (first, before), (last, after) = seen[0], seen[-1]
         return (after - before) / (last - first)
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def measure(sites: int, rounds: int, nodes: int, folder: Path) -> Json:

@@ -129,11 +129,11 @@ def last_words(log: str) -> str:
 def stop(kits: Sequence[Path], seconds: float = 5.0) -> list[Path]:
     """Ends the processes of some kits and their job processes; returns the kits that had any."""
     found = {kit: pid for kit in kits if (pid := running(kit)) is not None}
-    family = [member for pid in found.values() for member in _family(pid)]
-    for member in family:
+    members = [member for pid in found.values() for member in family(pid)]
+    for member in members:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.terminate()
-    _, alive = psutil.wait_procs(family, timeout=seconds)
+    _, alive = psutil.wait_procs(members, timeout=seconds)
     for member in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
@@ -146,7 +146,7 @@ def stop(kits: Sequence[Path], seconds: float = 5.0) -> list[Path]:
 def job_processes(kit: Path) -> list[int]:
     """The job processes of a kit."""
     pid = running(kit)
-    return [] if pid is None else [member.pid for member in _family(pid)[1:]]
+    return [] if pid is None else [member.pid for member in family(pid)[1:]]
 
 
 def _prepare(kit: Path) -> list[str]:
@@ -169,7 +169,8 @@ def _listens(pid: int, port: int | None) -> bool:
     return any(each.status == psutil.CONN_LISTEN and port in (None, each.laddr.port) for each in connections)
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all below it; empty if it ended."""
     try:
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
