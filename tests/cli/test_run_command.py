@@ -15,6 +15,7 @@ import pytest
 
 from fedspray import files
 from fedspray.cli.main import run_command
+from fedspray.cli.run import _unused
 
 SMALL = ["run", "--dataset", "banks", "--nodes", "400", "--rounds", "3"]
 
@@ -108,6 +109,13 @@ def test_an_existing_folder_is_not_overwritten(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "thesis.txt").write_text("precious")
     assert "exists already and is not empty" in refused(capsys, *SMALL, "--out", str(tmp_path))
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for name in ("run", "run-2", "run-3"):
+        assert _unused(folder).name == name
+        _unused(folder).mkdir()
 
 
 def test_resume_takes_no_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,12 @@ def published(federation: Federation, folder: Path) -> None:
         np.savez(folder / f"{client.name}.npz", edge_index=edges, **arrays)
 
 
+def test_one_clients_folder_is_not_a_federation(tmp_path: Path) -> None:
+    ragged_federation().save(tmp_path / "saved")
+    with pytest.raises(InputError, match=r"client_00 is one client's folder, but a federation is needed"):
+        read_federation(tmp_path / "saved" / "clients" / "client_00")
+
+
 def test_published_clients_keep_their_splits(tmp_path: Path) -> None:
     made = build_federation("banks", clients=3, nodes=300, split="20/40/40", seed=5)
     published(made, tmp_path / "own")
