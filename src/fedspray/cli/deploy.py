@@ -35,7 +35,12 @@ COMMANDS = (
 deploy = group(
     "deploy",
     "Federations between organisations: the coordinator's commands.",
-    {"local": "fedspray.cli.local:local", **{each: f"{__name__}:{each}" for each in COMMANDS}},
+    {
+        "local": "fedspray.cli.local:local",
+        **{each: f"{__name__}:{each}" for each in COMMANDS},
+        **{each: f"fedspray.cli.records:deploy_{each}" for each in ("events", "backup", "restore")},
+        "forget": "fedspray.cli.records:forget",
+    },
 )
 
 ProjectFolder = Annotated[Path, argument("The project's folder.", "PROJECT")]

@@ -20,19 +20,19 @@ from fedspray.cli.organisations import (
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-COMMANDS = (
-    *("request", "unpack", "check", "start", "status", "ledger", "agree", "renew", "service", "stop"),
-    *("runs", "accept", "refuse"),
-)
+COMMANDS = ("request", "unpack", "check", "start", "status", "ledger", "agree", "renew", "service", "stop")
+ELSEWHERE = {
+    **{each: f"fedspray.cli.consent:{each}" for each in ("runs", "accept", "refuse")},
+    **{each: f"fedspray.cli.records:site_{each}" for each in ("events", "backup", "restore")},
+}
 site = group(
     "site",
     "Federations between organisations: a site's commands.",
-    {each: f"{__name__}:{each}" for each in COMMANDS},
+    {each: f"{__name__}:{each}" for each in COMMANDS} | ELSEWHERE,
 )
 
 NOT_RUNNING, NOT_CONNECTED = 3, 4
 """Exit codes of `fedspray site status`."""
-RunName = Annotated[str, argument("The run's name: fedspray site runs lists them.", "RUN")]
 Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
 NewKit = Annotated[Path, argument("The folder that is or becomes the start-up kit.", "KIT")]
 
@@ -79,6 +79,10 @@ def check(
         str | None, flag("What the coordinator reads out: refuse a kit of another federation or agreement.", "HEX")
     ] = None,
     threads: Annotated[Cores | None, flag("Threads.", "N", default="1, or as kept")] = None,
+    proxy: Annotated[
+        str | None,
+        flag("An HTTP proxy on the way to the server (CONNECT), or none.", "URL", default="none, or as kept"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check kit, certificates, data and schema, rehearse one local epoch, and list what would leave."""
@@ -86,6 +90,7 @@ def check(
 
     from fedspray.deploy.site.check import check_site
     from fedspray.deploy.site.kit import Site
+    from fedspray.deploy.site.proxy import checked
 
     output = Output(as_json)
     site = Site.open(kit)
@@ -93,6 +98,8 @@ def check(
         site = replace(site, data=data.resolve())
     if threads is not None:
         site = replace(site, threads=threads)
+    if proxy is not None:
+        site = replace(site, proxy=None if proxy == "none" else checked(proxy))
     with output.busy("checking …"):
         found = check_site(site, fingerprint)
     if site != Site.open(kit):
@@ -259,58 +266,6 @@ def agree(
         consent.carry_over(kit, old.fingerprint(), new.fingerprint())
     update_paths(kit)
     output.note(f"{site.name} agreed to {new.fingerprint()[:12]}")
-
-
-def runs(kit: Kit, /, *, as_json: AsJson = False) -> None:
-    """Show the runs that this site was asked to take part in, and what it answered."""
-    from rich.markup import escape
-
-    from fedspray.deploy.site import consent, policy
-    from fedspray.deploy.site.status import site_name
-
-    output, name, found = Output(as_json), site_name(kit), consent.answers(kit)
-    budget = policy.Policy.read(kit).epsilon
-    for each in found:
-        run = each["offer"]["run"]
-        output.show(f"[bold]{run}[/bold]: {consent.told(each)}, asked at {each['asked']}")
-        if each["answer"] is None:
-            output.show(f"  waits for your answer ({escape(each['why'])}): fedspray site accept {kit} {run}")
-        else:
-            said = "accepted" if each["answer"] == "yes" else "refused"
-            because = f": {escape(each['reason'])}" if each["reason"] else ""
-            output.show(f"  {said} by the {each['by']} at {each['time']}{because}")
-    if not found:
-        output.show(f"{name} was not asked for any run yet")
-    left = None if budget is None else max(0.0, budget - policy.spent(kit))
-    if left is not None:
-        output.show(f"ε left: {left:.3g} of {budget:g}")
-    output.result({"site": name, "runs": found, "epsilon_left": left})
-
-
-@organisational
-def accept(kit: Kit, run: RunName, /) -> None:
-    """Take part in a run that waits for an answer, or after a refusal."""
-    from fedspray.deploy.site import consent
-    from fedspray.deploy.site.status import site_name
-
-    consent.answer(kit, run, True)
-    Output().note(f"{site_name(kit)} takes part in {run}")
-
-
-@organisational
-def refuse(
-    kit: Kit,
-    run: RunName,
-    /,
-    *,
-    reason: Annotated[str, flag("Why; the coordinator reads it.", "TEXT")],
-) -> None:
-    """Take no part in a run; in one that is under way, from the next answer on."""
-    from fedspray.deploy.site import consent
-    from fedspray.deploy.site.status import site_name
-
-    consent.answer(kit, run, False, reason)
-    Output().note(f"{site_name(kit)} takes no part in {run}")
 
 
 @organisational

@@ -9,7 +9,7 @@ their messages between machines.
 - `server`, `site`: the two sides of a run
 - `provisioning`: making and changing a federation
 - `operations`: running it
-- `ledger`, `locks`: what both sides write down; one process at a time
+- `ledger`, `chain`, `locks`: what both sides write down, sealed line by line; one process at a time
 
 NVFlare starts `server.controller`, `site.executor` and `network.signer`, and imports nothing else of ours.
 """

@@ -18,6 +18,7 @@ from fedspray.deploy.ledger import is_server
 from fedspray.deploy.locks import PID_FILE, holder
 from fedspray.deploy.network import sockets
 from fedspray.deploy.provisioning.kits import place_server
+from fedspray.deploy.site import proxy
 from fedspray.deploy.site.kit import Site
 from fedspray.errors import InputError
 
@@ -42,9 +43,10 @@ def command(kit: Path) -> list[str]:
     return [*runner, f"nvflare.private.fed.app.{module}", *flags]
 
 
-def environment(threads: int = 1) -> dict[str, str]:
+def environment(kit: Path, threads: int = 1) -> dict[str, str]:
     """More threads than cores make OpenMP spin; the number of threads may also change the last bits of a result."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    way = {} if is_server(kit) or not (kit / "local" / "site.json").exists() else proxy.environment(proxy.of(kit))
+    return {**os.environ, "OMP_NUM_THREADS": str(threads), **way}
 
 
 def start(kit: Path, threads: int = 1) -> int:
@@ -56,7 +58,7 @@ def start(kit: Path, threads: int = 1) -> int:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(threads),
+            env=environment(kit, threads),
             start_new_session=True,
         )
     _children[kit.resolve()] = process
@@ -82,7 +84,7 @@ def start_and_watch(kit: Path, threads: int = 1, port: int | None = None) -> int
 def replace_this_process(kit: Path, threads: int = 1) -> None:
     """Becomes the kit's process: for systemd and other supervisors."""
     argv = _prepare(kit)
-    os.execve(argv[0], argv, environment(threads))
+    os.execve(argv[0], argv, environment(kit, threads))
 
 
 def check_port(host: str, port: int) -> None:

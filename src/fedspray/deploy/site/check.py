@@ -42,7 +42,7 @@ def check_site(site: Site, fingerprint: str | None = None) -> dict[str, Any]:
         raise InputError(f"the certificate is for {card['name']!r}, but this kit is for {site.name!r}")
     agreement = site.agreement()
     check_policies(site.folder)
-    state, reason = ask_server(site.folder)
+    state, reason = ask_server(site.folder, site.proxy)
     client = site.client(agreement, agreement.settings.seeds[0])
     counts = np.bincount(client.graph.labels[client.graph.labelled], minlength=client.graph.num_classes)
     return {

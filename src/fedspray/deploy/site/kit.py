@@ -21,6 +21,7 @@ from fedspray.data.graph import Graph
 from fedspray.data.reading import MASKS, read_graph_and_split
 from fedspray.data.splits import SplitRule, draw_split
 from fedspray.deploy.agreement import Agreement, Refused, check_name
+from fedspray.deploy.site import proxy
 from fedspray.errors import InputError, MissingDataError
 
 CARD = "site.json"
@@ -42,6 +43,8 @@ class Site:
     threads: int = 1
     expected_nodes: int | None = None
     """How many nodes the coordinator expects, if it said so."""
+    proxy: str | None = None
+    """The organisation's own proxy on the way to the server."""
 
     @classmethod
     def open(cls, folder: Path) -> Site:
@@ -57,15 +60,16 @@ class Site:
             raise InputError(f"threads in {card} is {threads!r}, but must be a whole number from 1 on")
         name = check_name("site", str(content.get("name")))
         nodes = content.get("expected_nodes")
-        return cls(
-            folder, name, None if data is None else Path(data), threads, nodes if isinstance(nodes, int) else None
-        )
+        where, expected = None if data is None else Path(data), nodes if isinstance(nodes, int) else None
+        return cls(folder, name, where, threads, expected, proxy.of(folder))
 
     def save(self) -> None:
         """Writes ``local/site.json``."""
         content = {"name": self.name, "data": None if self.data is None else str(self.data), "threads": self.threads}
         if self.expected_nodes is not None:
             content["expected_nodes"] = self.expected_nodes
+        if self.proxy is not None:
+            content["proxy"] = self.proxy
         files.write_json(self.folder / "local" / CARD, content)
 
     def check_writable(self) -> None:

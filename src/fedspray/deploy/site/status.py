@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import ssl
 import threading
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from fedspray import files
 from fedspray.deploy.locks import PID_FILE, holder
 from fedspray.deploy.network.protocol import REPLACED
 from fedspray.deploy.provisioning.certificates import AUTHORITY, CERTIFICATE, KEY
+from fedspray.deploy.site import proxy
 from fedspray.errors import DiskFull, InputError, MissingDataError, printable
 from fedspray.files import Json
 
@@ -151,7 +151,7 @@ def look(kit: Path, *, ask: bool = True) -> Json:
     known = {"server": ":".join(map(str, server_of(kit))), "last_contact": told.get("time"), "since": told.get("since")}
     if pid is None:
         return {"state": "stopped", "reason": None, "pid": None, "job_pids": [], **known, "since": told.get("time")}
-    state, reason = ask_server(kit) if ask else ("connected", None)
+    state, reason = ask_server(kit, proxy.of(kit)) if ask else ("connected", None)
     if state == "connected":  # we are; is the site's process too?
         state, reason = "connecting", None
         if told.get("pid") == pid and (told["state"] != "connected" or _age(told["time"]) < SILENCE):
@@ -162,7 +162,7 @@ def look(kit: Path, *, ask: bool = True) -> Json:
     return {"state": state, "reason": reason, "pid": pid, "job_pids": jobs, **known}
 
 
-def ask_server(kit: Path) -> tuple[str, str | None]:
+def ask_server(kit: Path, through: str | None = None) -> tuple[str, str | None]:
     """Whether the server lets this site's certificate in: "connected", or "unreachable" or "refused" and why."""
     startup, (host, port) = kit / "startup", server_of(kit)
     context = ssl.create_default_context(cafile=startup / AUTHORITY)
@@ -171,7 +171,7 @@ def ask_server(kit: Path) -> tuple[str, str | None]:
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection((host, port), timeout=PATIENCE) as plain,
+            proxy.connect(through, host, port, PATIENCE) as plain,
             context.wrap_socket(plain, server_hostname=host) as stream,
         ):
             stream.sendall(GREETING)
