@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,21 +24,21 @@ def kit(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shown(kit: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+def shown(kit: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     capsys.readouterr()
     assert run_command(["site", "runs", str(kit), "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def test_a_run_is_accepted_and_refused(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = shown(kit, capsys)["runs"]  # type: ignore[misc]
+    (row,) = shown(kit, capsys)["runs"]
     assert (row["answer"], row["offer"]["rounds"], row["offer"]["epsilon"]) == (None, 10, 2.0)
     assert run_command(["site", "accept", str(kit), "first"]) == 0
-    (row,) = shown(kit, capsys)["runs"]  # type: ignore[misc]
+    (row,) = shown(kit, capsys)["runs"]
     assert (row["answer"], row["by"]) == ("yes", "engineer")
     assert run_command(["site", "refuse", str(kit), "first", "--reason", "an audit"]) == 0
-    (row,) = shown(kit, capsys)["runs"]  # type: ignore[misc]
+    (row,) = shown(kit, capsys)["runs"]
     assert (row["answer"], row["reason"]) == ("no", "an audit")
     assert run_command(["site", "accept", str(kit), "second"]) == 2
     assert "no run 'second' has been asked for here, but one of these: first" in capsys.readouterr().err

@@ -213,6 +213,8 @@ class RunController(Controller):  # type: ignore[misc]
                 self._news.wait(POLL * 5)
                 exchange = self._exchange
                 missing = [name for name in names if name not in exchange.arrived]
+                # Who has not even fetched the question of consent is starting: no person is waited for.
+                awaited = [name for name in missing if ask.step != CONSENT or name in exchange.fetched]
                 gone = all(name in self._absent and name not in exchange.fetched for name in missing)
                 settled = quorum.is_settled(exchange.arrived)
             if self._abort.triggered:
@@ -225,9 +227,9 @@ class RunController(Controller):  # type: ignore[misc]
                 # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
                 if now - settled_since > (min(self._grace, MOMENT) if gone else self._grace):
                     break
-            if missing != shown and now - began > 1.0:
-                self._recorder.show(waiting_for=missing, waiting_since=time.time())
-                shown = missing
+            if awaited != shown and now - began > 1.0:
+                self._recorder.show(waiting_for=awaited, waiting_since=time.time())
+                shown = awaited
         if shown:
             self._recorder.show(waiting_for=[], waiting_since=None)
 
