@@ -28,11 +28,13 @@ from typing import Any
 
 from fedspray import files
 from fedspray.cli.main import run_command
+from fedspray.deploy import ledger
 from fedspray.experiment import knobs
 
 SECONDS, MEMORY = 30, 8 << 30
 TINY = ["--dataset", "banks", "--clients", "2", "--nodes", "60", "--rounds", "1", "--set", "hidden=4"]
-ALLOWED = (0, 2, 3)
+ALLOWED = (0, 2, 3, 4)
+"""Done, refused, stopped, and not connected."""
 
 NONSENSE: list[Any] = [
     None, True, -1, 0, 1, 3, 2**40, 10**20, int("9" * 400), -0.5, 1e-300, 1e308, "", " ", "none", "nan", "inf", "-inf",
@@ -54,7 +56,7 @@ class Prepared:
 
     @classmethod
     def make(cls, folder: Path) -> Prepared:
-        """A finished run and a broken-off one, a federation, a comparison with its cells, a graph, files in TOML."""
+        """Runs, a federation, a comparison with its cells, a graph, files in TOML, a project and a site's kit."""
         with contextlib.chdir(folder):
             _must("run", *TINY, "--out", "run")
             _must("partition", "--dataset", "banks", "--clients", "2", "--nodes", "60", "--out", "federation")
@@ -65,7 +67,30 @@ class Prepared:
             Path("graph.npz").write_bytes(next(Path("federation").rglob("graph.npz")).read_bytes())
             Path("experiment.toml").write_text(EXPERIMENT)
             Path("study.toml").write_text(STUDY)
+            _deploy()
         return cls(folder)
+
+
+def _deploy() -> None:
+    """A project with a run that goes on, and a site's kit with a ledger."""
+    sites = ["--site", "north", "--site", "south", "--host", "127.0.0.1", "--port", "9", "--features", "5"]
+    _must("deploy", "init", "project", *sites, "--classes", "2", "--make-keys", "--rounds", "1", "--set", "hidden=4")
+    _must("site", "unpack", "kit", "project/zips/north.zip")
+    run = Path("project/runs/first")
+    shutil.copytree("broken", run)
+    shutil.copy("project/agreement.json", run)
+    answer = {"failed": None, "bytes_up": 9, "bytes_down": 9, "seconds": 0.1, "ledger": "0" * 64}
+    exchange = {"round": 1, "time": 1.0, "seconds": 0.1, "sites": {"north": answer}}
+    (run / "seed-0" / "exchanges.jsonl").write_text(f"{json.dumps(exchange)}\n" * 2)
+    files.write_json(run / "jobs.json", {"jobs": [{"id": "1", "time": 1.0}]})
+    files.write_json(run / "progress.json", {"job": "1", "pid": 1, "state": "running", "round": 1, "time": 1.0})
+    status = {"pid": 1, "state": "connected", "since": "2026-01-01", "reason": None, "time": "2026-01-01"}
+    files.write_json(Path("kit/status.json"), status)
+    left = {"time": "2026-01-01", "run": "first", "seed": 0, "round": 1, "bytes": 9, "fields": {"uplink.num_train": 9}}
+    for _ in range(3):
+        ledger.write_answer(Path("kit"), left)
+    for folder in (Path("kit"), Path("project/kits/server"), run):
+        ledger.write_event(folder, ledger.CONNECTED, "north", "it came")
 
 
 EXPERIMENT = """
@@ -233,6 +258,25 @@ READERS: list[tuple[str, list[list[str]]]] = [
         ],
     ),
     ("study", [["compare", *TINY, *STUDY_FLAGS, "--jobs", "1", "--bootstrap", "0"]]),
+    (
+        "project",
+        [
+            ["deploy", "status", "project"],
+            ["deploy", "amend", "project", "--rounds", "2"],
+            ["deploy", "disable", "project", "north"],
+            ["deploy", "remove", "project", "south"],
+        ],
+    ),
+    (
+        "kit",
+        [
+            ["site", "status", "kit"],
+            ["site", "ledger", "kit"],
+            ["site", "ledger", "kit", "--verify"],
+            ["site", "check", "kit", "--data", "graph.npz"],
+            ["site", "agree", "kit", "kit/local/agreement.json", "--yes"],
+        ],
+    ),
 ]
 KINDS: list[Callable[[random.Random, Prepared], list[str]]] = [flags, toml, graph, stored, stored]
 

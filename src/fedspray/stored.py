@@ -243,6 +243,20 @@ def read_seed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return metrics, [check(record, Record, file) for record in files.read_chain(file, metrics["rounds"])[1]]
 
 
+def read_lines(path: Path, kind: Any) -> list[dict[str, Any]]:
+    """The JSON objects of this kind in a file of lines; lines that a crash cut off, or others, are left out."""
+    return [line for line in files.read_lines(path) if fits(line, kind)]
+
+
+def fits(content: Any, kind: Any) -> bool:
+    """Whether content is of this kind."""
+    try:
+        check(content, kind, "")
+    except InputError:
+        return False
+    return True
+
+
 def check(content: dict[str, Any], kind: Any, path: object) -> dict[str, Any]:
     """The content, if it is of this kind."""
     from pydantic import ValidationError

@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedspray import files
+from fedspray import files, stored
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Roster, Task
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SplitRule
+from fedspray.deploy import kinds
 from fedspray.deploy.messages.schema import MessageSchema
 from fedspray.deploy.messages.wire import HEAD
 from fedspray.deploy.package import differences, digest, installed_files, module_hashes, shortened
@@ -164,8 +165,7 @@ class Agreement:
         """Reads what `to_json` wrote; refuses anything wrong with one sentence."""
         if content.get("format") != FORMAT:
             raise InputError(f"{where} has format {content.get('format')!r}, but this version reads format {FORMAT}")
-        _check_kinds(content, _KINDS, where)
-        _check_kinds(content["run"], _run_kinds(), where, "run.")
+        stored.check(dict(content), kinds.AgreementFile, where)
         names = (content["class_names"], content.get("feature_names"))
         classes, features = (None if known is None else tuple(known) for known in names)
         task = Task(content["num_features"], content["num_classes"], classes, features)
@@ -239,61 +239,6 @@ def _check_count(name: str, count: int, names: Sequence[str] | None) -> None:
         raise InputError(f"{name} is {count!r}, but must be a whole number from 1 to {MOST:,}")
     if names is not None and len(names) != count:
         raise InputError(f"{name} is {count}, but there are {len(names)} names")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-_Kind = tuple[str, Callable[[Any], bool], bool]
-"""What a value must be, whether it is, and whether it may be missing."""
-_TEXT: _Kind = ("a text", _is_text, False)
-_KINDS: dict[str, _Kind] = {
-    "fedspray": _TEXT,
-    "coordinator": ("a text", _is_text, True),
-    "federation": _TEXT,
-    "sites": ("a list of names", _is_texts, False),
-    "num_features": ("a whole number", lambda value: isinstance(value, int), False),
-    "num_classes": ("a whole number", lambda value: isinstance(value, int), False),
-    "class_names": ("a list of names or null", lambda value: value is None or _is_texts(value), False),
-    "feature_names": ("a list of names or null", lambda value: value is None or _is_texts(value), True),
-    "data": ("an object", _is_object, False),
-    "run": ("an object", _is_object, False),
-    "code": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
-    "outside": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
-}
-_FITS: dict[str, _Kind] = {
-    "str": ("a text", _is_text, True),
-    "str | None": ("a text or null", lambda value: value is None or _is_text(value), True),
-    "bool": ("true or false", lambda value: isinstance(value, bool), True),
-    "int": ("a whole number", lambda value: isinstance(value, int), True),
-    "float": ("a number", lambda value: isinstance(value, int | float), True),
-    "Mapping[str, Any]": ("an object", _is_object, True),
-    "Mapping[str, str]": ("an object of texts", lambda value: _is_object(value) and _is_texts([*value.values()]), True),
-    "tuple[str, ...]": ("a list of texts", _is_texts, True),
-    "tuple[int, ...]": ("a list of whole numbers", lambda value: isinstance(value, list), False),
-}
-
-
-def _run_kinds() -> dict[str, _Kind]:
-    """By the types of a run's settings."""
-    return {each.name: _FITS[str(each.type)] for each in fields(RunSettings)}
-
-
-def _check_kinds(content: Mapping[str, Any], kinds: Mapping[str, _Kind], where: str, prefix: str = "") -> None:
-    for name, (wanted, fits, optional) in kinds.items():
-        if name not in content and not optional:
-            raise InputError(f"{where} is not a complete agreement: {prefix}{name} is missing")
-        if name in content and not fits(content[name]):
-            raise InputError(f"{where} is not an agreement: {prefix}{name} is {content[name]!r}, but must be {wanted}")
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -21,8 +21,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from fedspray import files
-from fedspray.deploy import chain
+from fedspray import files, stored
+from fedspray.deploy import chain, kinds
 from fedspray.errors import DiskFull, printable
 from fedspray.files import Json
 
@@ -61,21 +61,21 @@ def write_answer(kit: Path, line: Json) -> str:
 
 def verify(kit: Path, heads: Collection[str] = ()) -> Json:
     """Checks a site's ledger line by line, and that the head which was kept apart and ``heads`` are in it."""
-    kept = files.read_json(kit / "state" / HEAD).values() if (kit / "state" / HEAD).exists() else ()
+    kept = stored.read(kit / "state" / HEAD, kinds.Head).values() if (kit / "state" / HEAD).exists() else ()
     return chain.verify(kit / LEDGER, [*kept, *heads])
 
 
 def read_events(folder: Path) -> list[dict[str, str]]:
     """The events of a kit or a run, from old to new."""
     known = ("time", "event", "sender", "what")
-    lines = files.read_lines(_file(folder))
-    return [{key: printable(str(line.get(key, ""))) for key in known} for line in lines if "event" in line]
+    lines = stored.read_lines(_file(folder), kinds.Event)
+    return [{key: printable(line.get(key, "")) for key in known} for line in lines]
 
 
 def read_answers(kit: Path) -> list[dict[str, Any]]:
     """Every answer in a site's ledger; a line that a crash cut off is left out."""
-    lines = files.read_lines(kit / LEDGER)
-    return [{**line, "run": printable(str(line.get("run")))} for line in lines if "event" not in line]
+    lines = stored.read_lines(kit / LEDGER, kinds.Answer)
+    return [{**line, "run": printable(line["run"])} for line in lines if "event" not in line]
 
 
 def what_left(kit: Path) -> dict[str, Json]:

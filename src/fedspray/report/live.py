@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedspray import files
-from fedspray.deploy import ledger
+from fedspray import stored
+from fedspray.deploy import kinds, ledger
 from fedspray.errors import InputError
 from fedspray.files import Json
 from fedspray.runs import store
@@ -49,11 +49,11 @@ def state_of(folder: Path) -> Json:
 
 def run_state(folder: Path) -> Json:
     """A run in this process or between organisations, of which the server's folder is known from where the run is."""
-    content = files.read_json(folder / "settings.json")
+    content = stored.read(folder / "settings.json", stored.Settings)
     rounds, seeds = content["settings"]["rounds"], content["run"]["seeds"]
     records = {seed: _records(folder, seed) for seed in seeds}
     now = next((seed for seed in reversed(seeds) if records[seed]), seeds[0])
-    exchanges = {seed: files.read_lines(folder / f"seed-{seed}" / "exchanges.jsonl") for seed in seeds}
+    exchanges = {seed: stored.read_lines(folder / f"seed-{seed}" / "exchanges.jsonl", kinds.Exchange) for seed in seeds}
     names, deployed = _names(folder), (folder / "agreement.json").is_file()
     progress = _progress(folder)
     done = sum(len(rows) for rows in records.values())
@@ -102,7 +102,7 @@ def project_state(folder: Path) -> Json:
         shown = run_state(last)
         events = events + ledger.read_events(last)
     else:
-        names = files.read_json(folder / "agreement.json")["sites"]
+        names = stored.read(folder / "agreement.json", kinds.AgreementFile)["sites"]
         shown["clients"] = _sites(names, [], [], {}, folder / "runs" / "none")
     return {
         **shown,
@@ -115,7 +115,7 @@ def project_state(folder: Path) -> Json:
 
 
 def _records(folder: Path, seed: int) -> list[Json]:
-    return [row for row in files.read_lines(folder / f"seed-{seed}" / store.RECORDS) if "round" in row]
+    return stored.read_lines(folder / f"seed-{seed}" / store.RECORDS, stored.Record)
 
 
 def _result(folder: Path) -> Json:
@@ -128,15 +128,15 @@ def _result(folder: Path) -> Json:
 
 def _names(folder: Path) -> list[str]:
     if (folder / "agreement.json").is_file():
-        return list(files.read_json(folder / "agreement.json")["sites"])
+        return list(stored.read(folder / "agreement.json", kinds.AgreementFile)["sites"])
     if (folder / store.FEDERATION).is_file():
-        return [row["name"] for row in files.read_json(folder / store.FEDERATION)["clients"]]
+        return [row["name"] for row in stored.read(folder / store.FEDERATION, stored.Description)["clients"]]
     return []
 
 
 def _progress(folder: Path) -> Json:
     try:
-        return files.read_json(folder / "progress.json")
+        return stored.read(folder / "progress.json", kinds.Progress)
     except InputError:
         return {}
 
@@ -189,7 +189,7 @@ def _sites(
 
 def _removed(server: Path) -> set[str]:
     file = server / "local" / "members.json"
-    members = files.read_json(file) if file.is_file() else {}
+    members = stored.read(file, kinds.Members) if file.is_file() else {}
     return {name for name, entry in members.items() if entry.get("left")}
 
 
@@ -225,7 +225,7 @@ def _left(folder: Path, record: Mapping[str, Any] | None) -> list[Json]:
         return []
     told: Json = {}
     if (folder / "agreement.json").is_file():
-        told = files.read_json(folder / "agreement.json")["leaves"]
+        told = stored.read(folder / "agreement.json", kinds.AgreementFile).get("leaves", {})
     total = {"what": "all updates of the round", "bytes": record["bytes_up"], "server_gets": ""}
     counts = {"what": "all counts of the evaluation", "bytes": record["bytes_evaluation"], "server_gets": ""}
     return [total, counts, *({"what": key, "bytes": None, "server_gets": what} for key, what in told.items())]
@@ -250,7 +250,7 @@ def study_state(folder: Path) -> Json:
 
 
 def _cell(file: Path) -> Json:
-    content = files.read_json(file)
+    content = stored.read(file, stored.Cell)
     metrics = content["metrics"]
     return {
         "name": file.stem,
@@ -263,7 +263,7 @@ def _cell(file: Path) -> Json:
 
 
 def _unfinished(run: Path) -> Json:
-    content = files.read_json(run / "settings.json")
+    content = stored.read(run / "settings.json", stored.Settings)
     records = _records(run, content["run"]["seeds"][0])
     value = records[-1]["val"] if records else {}
     return {

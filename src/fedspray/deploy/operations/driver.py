@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedspray import files
+from fedspray import files, stored
+from fedspray.deploy import kinds
 from fedspray.deploy.agreement import FILE, Agreement
 from fedspray.deploy.ledger import CONNECTED, JOB_ENDED, STARTED, presence, read_events, write_event
 from fedspray.deploy.locks import Lock, holder
@@ -103,7 +104,7 @@ class Driver:
                         self._say("server down", f"the server does not answer at {self._project.address}")
                     stop_if_interrupted()
                     time.sleep(POLL)
-            return files.read_json(self._folder / "result.json")
+            return stored.read(self._folder / "result.json", stored.Result)
         finally:
             self._hang_up()
             lock.release()
@@ -262,7 +263,7 @@ class Driver:
 
     def _jobs(self) -> list[Json]:
         file = self._folder / "jobs.json"
-        return list(files.read_json(file)["jobs"]) if file.exists() else []
+        return list(stored.read(file, kinds.Jobs)["jobs"]) if file.exists() else []
 
     def _keep(self, jobs: list[Json]) -> None:
         files.write_json(self._folder / "jobs.json", {"jobs": jobs})

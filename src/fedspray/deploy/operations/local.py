@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fedspray import files
+from fedspray import stored
 from fedspray.data.federation import Federation
+from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.ledger import write_event
 from fedspray.deploy.operations import processes
@@ -106,7 +107,7 @@ class LocalFederation:
             "port": self.project.address.port,
             "server_pid": self.pids["server"],
             "site_pids": {name: self.pids[name] for name in self._names},
-            "jobs": len(files.read_json(folder / "jobs.json")["jobs"]),
+            "jobs": len(stored.read(folder / "jobs.json", kinds.Jobs)["jobs"]),
             "restarts": self.restarts,
             "bytes_payload": sum(site["bytes_down"] + site.get("bytes_up", 0) for site in sites),
             "bytes_wire": self._wire.total(),

@@ -6,7 +6,8 @@ import time
 from datetime import datetime
 from typing import Any
 
-from fedspray import files
+from fedspray import stored
+from fedspray.deploy import kinds
 from fedspray.deploy.agreement import check_name
 from fedspray.deploy.ledger import presence, read_events
 from fedspray.deploy.locks import holder
@@ -98,7 +99,7 @@ def missed_rounds(project: Project, run: str) -> dict[str, list[int]]:
     """The rounds that ended without a site's answer, by site."""
     folder = project.run_folder(run)
     missed: dict[str, list[int]] = {}
-    for seed in files.read_json(folder / "settings.json")["run"]["seeds"]:
+    for seed in stored.read(folder / "settings.json", stored.Settings)["run"]["seeds"]:
         for exchange in read_exchanges(folder, seed):
             for site, answer in exchange["sites"].items():
                 if answer["failed"] is not None:
@@ -110,7 +111,7 @@ def ledgers(project: Project) -> dict[str, dict[str, Any]]:
     """By site: how its ledger ended when it answered last, and when that was."""
     found: dict[str, dict[str, Any]] = {}
     for file in (project.folder / "runs").glob(f"*/seed-*/{EXCHANGES}"):
-        for line in files.read_lines(file):
+        for line in stored.read_lines(file, kinds.Exchange):
             for site, answer in line["sites"].items():
                 if answer.get("ledger") and line["time"] >= found.get(site, line)["time"]:
                     found[site] = {"time": line["time"], "head": answer["ledger"]}
@@ -125,7 +126,7 @@ def _run_status(project: Project, run: str) -> dict[str, Any]:
     state = "done" if done else progress.get("state", "waiting") if alive else "not running"
     if progress.get("state") == "stopped" and not done:
         state = "stopped"
-    rounds = files.read_json(folder / "settings.json")["settings"]["rounds"]
+    rounds = stored.read(folder / "settings.json", stored.Settings)["settings"]["rounds"]
     return {
         "state": state,
         "reason": progress.get("reason"),
@@ -135,5 +136,5 @@ def _run_status(project: Project, run: str) -> dict[str, Any]:
         "waiting_for": progress.get("waiting_for") or [] if alive else [],
         "missed": missed_rounds(project, run),
         "events": read_events(folder),
-        "jobs": len(files.read_json(folder / "jobs.json")["jobs"]) if (folder / "jobs.json").exists() else 0,
+        "jobs": len(stored.read(folder / "jobs.json", kinds.Jobs)["jobs"]) if (folder / "jobs.json").exists() else 0,
     }

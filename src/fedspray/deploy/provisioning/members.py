@@ -10,11 +10,11 @@ so a new key for a site takes the old one's place.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedspray import files
+from fedspray import files, stored
+from fedspray.deploy import kinds
 
 FILE = "members.json"
 
@@ -33,7 +33,7 @@ class Member:
 def read(kit: Path) -> dict[str, Member]:
     """The sites that are on a server's list."""
     file = kit / "local" / FILE
-    content = json.loads(file.read_text()) if file.exists() else {}
+    content = stored.read(file, kinds.Members, "a server's start-up kit") if file.exists() else {}
     return {site: Member(**entry) for site, entry in content.items()}
 
 

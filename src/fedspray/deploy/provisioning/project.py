@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedspray import files
+from fedspray import files, stored
+from fedspray.deploy import kinds
 from fedspray.deploy.agreement import FILE, Agreement
 from fedspray.deploy.provisioning.certificates import CERTIFICATE, key_fingerprint, read_certificate
 from fedspray.deploy.provisioning.kits import Address
@@ -50,13 +51,9 @@ class Project:
         card = folder / CARD
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a project that fedspray deploy init made")
-        content = files.read_json(card)
-        try:
-            address, organisations = Address(content["host"], int(content["port"])), content.get("organisations", {})
-            named = {str(k): str(v) for k, v in organisations.items()}
-            return cls(folder, address, float(content["grace"]), named, content.get("about", {}))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{card} is not as fedspray deploy init wrote it ({error})") from None
+        content = stored.read(card, kinds.ProjectCard)
+        address, named = Address(content["host"], content["port"]), content.get("organisations", {})
+        return cls(folder, address, float(content["grace"]), named, content.get("about", {}))
 
     def save(self) -> None:
         """Writes ``project.json``."""

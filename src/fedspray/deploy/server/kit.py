@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedspray import files
+from fedspray import files, stored
+from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Agreement, check_name
 from fedspray.errors import InputError, MissingDataError
 
@@ -27,10 +28,8 @@ class Server:
         card = folder / "local" / CARD
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a server's start-up kit")
-        runs = files.read_json(card).get("runs")
-        if not isinstance(runs, str):
-            raise InputError(f"runs in {card} is {runs!r}, but must be a path")
-        return cls(folder, (folder / runs).resolve())
+        content = stored.read(card, kinds.ServerCard)
+        return cls(folder, (folder / content["runs"]).resolve())
 
     def save(self) -> None:
         """Writes ``local/server.json``, with a path that stays true when the project is moved."""

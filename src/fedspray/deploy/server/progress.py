@@ -18,10 +18,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedspray import files
+from fedspray import files, stored
+from fedspray.deploy import kinds
 from fedspray.deploy.ledger import write_event
 from fedspray.engine.rounds import Progress
-from fedspray.errors import disk_full_at
+from fedspray.errors import InputError, disk_full_at
 from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.runs import store
@@ -85,16 +86,15 @@ class ProgressRecorder(Callback):
 def read_progress(folder: Path) -> Json:
     """What is shown now; nothing before the first job began, or if a power cut left nothing of it."""
     try:
-        content = json.loads((folder / PROGRESS).read_text())
-    except (FileNotFoundError, ValueError):
+        return stored.read(folder / PROGRESS, kinds.Progress)
+    except InputError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def read_exchanges(folder: Path, seed: int) -> list[Json]:
     """All exchanges of a seed, the last version of each."""
     latest: dict[int, Json] = {}
-    for entry in files.read_lines(folder / f"seed-{seed}" / EXCHANGES):
+    for entry in stored.read_lines(folder / f"seed-{seed}" / EXCHANGES, kinds.Exchange):
         latest[entry["round"]] = entry
     return [latest[index] for index in sorted(latest)]
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedspray import files
+from fedspray import files, stored
 from fedspray.data.federation import Client, Task
 from fedspray.data.graph import Graph
 from fedspray.data.reading import MASKS, read_graph_and_split
 from fedspray.data.splits import SplitRule, draw_split
+from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Agreement, Refused, check_name
 from fedspray.deploy.site import proxy
 from fedspray.errors import InputError, MissingDataError
@@ -52,16 +53,12 @@ class Site:
         card = folder / "local" / CARD
         if not card.is_file():
             raise MissingDataError(f"{card} is missing: {folder} is not a site's start-up kit")
-        content = files.read_json(card)
+        content = stored.read(card, kinds.SiteCard)
         data, threads = content.get("data"), content.get("threads", 1)
-        if data is not None and not isinstance(data, str):
-            raise InputError(f"data in {card} is {data!r}, but must be a path or null")
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise InputError(f"threads in {card} is {threads!r}, but must be a whole number from 1 on")
-        name = check_name("site", str(content.get("name")))
-        nodes = content.get("expected_nodes")
-        where, expected = None if data is None else Path(data), nodes if isinstance(nodes, int) else None
-        return cls(folder, name, where, threads, expected, proxy.of(folder))
+        if not 1 <= threads <= 4096:
+            raise InputError(f"threads in {card} is {threads}, but must be from 1 to 4096")
+        name, where = check_name("site", content["name"]), None if data is None else Path(data)
+        return cls(folder, name, where, threads, content.get("expected_nodes"), proxy.of(folder))
 
     def save(self) -> None:
         """Writes ``local/site.json``."""

@@ -23,7 +23,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedspray import files
+from fedspray import files, stored
+from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.messages.schema import MessageSchema, difference
@@ -230,7 +231,7 @@ class SiteRun:
     def _party_of(self, link: SecureSum, seed: int, classes: Tensor) -> Party:
         """This site's side of secure sums; for which lists it gave shares survives a restart, its keys do not."""
         file, sites = self._folder(seed) / RELEASED, self._agreement.roster.clients
-        released = files.read_json(file) if file.exists() else {}
+        released = stored.read(file, kinds.Released) if file.exists() else {}
         identity = CertificateIdentity(self._site.folder, sites)
 
         def keep() -> None:
@@ -246,7 +247,7 @@ class SiteRun:
         if not file.exists():
             with files.private_files():
                 files.write_json(file, {"secret": secrets.randbits(128)})
-        return int(files.read_json(file)["secret"])
+        return int(stored.read(file, kinds.Secret)["secret"])
 
     def _folder(self, seed: int) -> Path:
         folder = self._state / f"seed-{seed}"

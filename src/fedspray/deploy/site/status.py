@@ -20,7 +20,8 @@ from typing import Any
 
 import psutil
 
-from fedspray import files
+from fedspray import files, stored
+from fedspray.deploy import kinds
 from fedspray.deploy.locks import PID_FILE, holder
 from fedspray.deploy.network.protocol import REPLACED
 from fedspray.deploy.provisioning.certificates import AUTHORITY, CERTIFICATE, KEY
@@ -117,7 +118,7 @@ def site_name(kit: Path) -> str:
     card = kit / "local" / "site.json"
     if not card.is_file():
         raise MissingDataError(f"{card} is missing: {kit} is not a site's start-up kit")
-    return printable(str(files.read_json(card).get("name")))
+    return printable(stored.read(card, kinds.SiteCard)["name"])
 
 
 def benefits(kit: Path) -> dict[str, list[str]]:
@@ -147,7 +148,7 @@ def look(kit: Path, *, ask: bool = True) -> Json:
     """
     pid, told = holder(kit / PID_FILE), Json()
     with contextlib.suppress(InputError):
-        told = files.read_json(kit / FILE)
+        told = stored.read(kit / FILE, kinds.Status)
     known = {"server": ":".join(map(str, server_of(kit))), "last_contact": told.get("time"), "since": told.get("since")}
     if pid is None:
         return {"state": "stopped", "reason": None, "pid": None, "job_pids": [], **known, "since": told.get("time")}
