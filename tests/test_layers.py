@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": _ENGINE,
     "objects": _ALGORITHMS | {"objects"},
     "runs": _ENGINE | _FEDERATE | {"tables", "runs"},
+    "attacks": _ENGINE | _FEDERATE | {"runs", "attacks"},
     "studies": _ENGINE | _FEDERATE | {"runs", "studies"},
     "deploy": _ENGINE | _FEDERATE | {"runs", "deploy"},
     "report": _DATA | {"evaluation", "experiment", "runs", "studies", "deploy", "report"},
@@ -57,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 ANYTHING = {"api", "cli", "progress", TOP}
 
-PLUGIN_LAYERS = {"datasets", "partitioners", "backbones", "algorithms", "links"}
+PLUGIN_LAYERS = {"datasets", "partitioners", "backbones", "algorithms", "links", "attacks"}
 
 
 @dataclass(frozen=True)

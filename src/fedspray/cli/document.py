@@ -5,6 +5,7 @@ They are between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; the rest
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from fedspray.cli.pages import arguments, examples, usage
 from fedspray.experiment import DATA, TRAINING, knobs
 from fedspray.knob import Knob
 
+ATTACKS = Path(__file__).parents[3] / "results" / "attacks.csv"
 _PART = re.compile(r"(<!-- from the code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -49,6 +51,8 @@ def _part(name: str) -> str:
         return _table(("command", "what it does"), _overview())
     if name == "what leaves":
         return _table(("field", "sent by", "what it is", "the server gets", "it reveals"), _leaves())
+    if name.startswith("attack "):
+        return _attacks(*name.removeprefix("attack ").split(", "))
     if name in (DATA, TRAINING):
         chosen = (knob for knob in knobs().values() if knob.part == name)
         return _table(("flag", "meaning", "default", "allowed"), (_knob(knob) for knob in chosen))
@@ -75,6 +79,24 @@ def _leaves() -> Iterator[Sequence[str]]:
         senders[field, "", "each site's own", reveals] = ["all, between organisations"]
     for (field, *said), names in senders.items():
         yield f"`{field}`", ", ".join(names), *map(_cell, said)
+
+
+def _attacks(attack: str, measure: str, nodes: str = "") -> str:
+    """One measure of one attack: a row for each algorithm, a column for each protection, from results/attacks.csv."""
+    lines = list(csv.DictReader(ATTACKS.read_text().splitlines()))
+    links = list(dict.fromkeys(line["link"] for line in lines))
+    found: dict[str, dict[str, str]] = {}
+    for line in lines:
+        if (line["attack"], line["measure"], line["nodes"].partition(".")[0]) == (attack, measure, nodes):
+            row = found.setdefault(line["algorithm"], {"source": f"`{line['source']}`", "guess": line["guess"]})
+            row[line["link"]] = line["value"]
+    titles = ("algorithm", "found from", "guess", *(link or "nothing in the way" for link in links))
+    rows = ((name, row["source"], *(_two(row.get(x, "")) for x in ("guess", *links))) for name, row in found.items())
+    return _table(titles, rows)
+
+
+def _two(number: str) -> str:
+    return f"{float(number):.2f}".replace("-0.00", "0.00") if number else "—"
 
 
 def _overview() -> Iterator[Sequence[str]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 """The given flags as texts, by the names of their knobs."""
+_NOT_ATTACKED = ("link", "seeds", "keep_split", "baseline", "backbone_of")
 _LISTS = ("dataset", "algorithm", "backbone")
 """The knobs a study takes several values of."""
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     Data = Given
     Study = Given
     Search = Given
+    Attack = Given
 else:
 
     @cache
@@ -83,9 +85,10 @@ _CHOSEN: dict[str, Callable[[list[Knob]], Any]] = {
     "Amendment": lambda known: flags_of([replace(knob, usual="as agreed") for knob in known if knob.part == TRAINING]),
     "Data": _data,
     "Study": lambda known: _study(known, "seed"),
+    "Attack": lambda known: flags_of([k for k in known if k.name not in _NOT_ATTACKED], lists=["algorithm"]),
     "Search": lambda known: _study(known, "seed", "seeds"),
 }
-"""The flags of a run, of a run on others' data, of a change to it, of a federation, study or search."""
+"""The flags of a run, of a run on others' data, of a change to it, of a federation, study, attack or search."""
 
 
 def values(given: Given | None) -> Given:

@@ -29,7 +29,7 @@ INTERRUPTED = 130
 
 COMMANDS = (
     *("demo", "run", "report", "watch", "algorithms", "links", "datasets", "inspect", "partition", "compare"),
-    *("sweep", "tune", "plan", "new", "import", "schema", "predict", "adapt", "deploy", "site"),
+    *("sweep", "tune", "plan", "new", "import", "schema", "predict", "adapt", "attack", "deploy", "site"),
 )
 """Each is a module of this package with a function or command group of the same name."""
 _ELSEWHERE = {"import": "tables:import_files"}

@@ -7,6 +7,7 @@ all numbers are inside.
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
 import json
 import shlex
@@ -25,7 +26,7 @@ from fedspray.report.card import Card
 from fedspray.report.contents import cost, make_cards, page_data, shows
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Contender, read_comparison
-from fedspray.report.tables import best_of, percent
+from fedspray.report.tables import ATTACKS, best_of, percent
 from fedspray.runs.leaves import of_settings
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
             has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
             federation=comparison.federation,
             classes=comparison.classes,
+            attacks=[(m.label, rows) for m in comparison.methods if (rows := _attacks(m))],
             leaves=[(m.label, of_settings(m.content, comparison.federation)) for m in comparison.methods],
             costs=[(m.label, cost(m, len(comparison.clients))) for m in comparison.methods],
             settings=settings_rows(comparison.methods),
@@ -120,6 +122,13 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
             plotly=plotly(),
         )
     )
+
+
+def _attacks(method: Contender) -> list[dict[str, str]]:
+    """The rows that `fedspray attack --run` wrote beside a method's runs, if it was asked to."""
+    files = [Path(source) / "attacks.csv" for source in dict.fromkeys(seed.source for seed in method.seeds)]
+    lines = [line for file in files if file.is_file() for line in csv.DictReader(file.read_text().splitlines())]
+    return [{name: line.get(name) or "" for name in ATTACKS} for line in lines]
 
 
 def environment() -> Environment:

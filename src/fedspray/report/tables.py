@@ -43,6 +43,24 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+ATTACKS = ("algorithm", "link", "attack", "nodes", "measure", "value", "guess", "source")
+"""What a row of a table of attacks holds."""
+
+
+def attack_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Scores of attacks beside those of a guess."""
+    table = Table(*ATTACKS, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(_shown(row[name])) for name in ATTACKS))
+    return table
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "" if value is None else str(value)
+
+
 def kilobytes_up(summary: Mapping[str, Any]) -> float:
     """What a client sends in a round, on average."""
     return fmean(kilobytes(row, summary["federation"]["num_clients"])[0] for row in summary["seeds"])
