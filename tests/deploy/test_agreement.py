@@ -155,28 +155,28 @@ def test_bad_agreements(wrong: dict[str, Any], complaint: str) -> None:
     ("change", "complaint"),
     [
         ({"format": 9}, "has format 9"),
-        ({"sites": None}, "sites is None, but must be a list of names"),
-        ({"sites": [1, 2]}, r"sites is \[1, 2\], but must be a list of names"),
+        ({"sites": None}, "sites is None: .* list"),
+        ({"sites": [1, 2]}, r"sites\.0 is 1: .* string"),
         ({"sites": []}, "names no site"),
         ({"sites": ["north", "north"]}, "two sites are called 'north'"),
-        ({"data": 7}, "data is 7, but must be an object"),
-        ({"fedspray": 1}, "fedspray is 1, but must be a text"),
-        ({"num_features": "32"}, "num_features is '32', but must be a whole number"),
+        ({"data": 7}, "data is 7: .* dictionary"),
+        ({"fedspray": 1}, "fedspray is 1: .* string"),
+        ({"num_features": "32"}, "num_features is '32': .* integer"),
         ({"num_features": 0}, "num_features is 0, but must be a whole number from 1 to 10,000,000"),
         ({"num_features": 10**20}, "num_features is 100000000000000000000, but must be"),
-        ({"num_features": True}, "num_features is True, but must be a whole number"),
+        ({"num_features": True}, "num_features is True: .* integer"),
         ({"num_classes": -1}, "num_classes is -1, but must be a whole number"),
         ({"num_classes": 3}, "num_classes is 3, but there are 2 names"),
-        ({"class_names": [0, 1]}, r"class_names is \[0, 1\], but must be a list of names or null"),
-        ({"code": ["a.py"]}, "but must be an object of texts"),
-        ({"code": {"a.py": 1}}, "but must be an object of texts"),
-        ({"coordinator": 1}, "coordinator is 1, but must be a text"),
-        ({"run": {}}, r"not a complete agreement: run\.seeds is missing"),
-        ({"run": {"seeds": [0], "values": 5}}, r"run\.values is 5, but must be an object"),
-        ({"run": {"seeds": [0], "algorithm": 3}}, r"run\.algorithm is 3, but must be a text"),
-        ({"run": {"seeds": [0], "backbone_of": {"north": 3}}}, "but must be an object of texts"),
+        ({"class_names": [0, 1]}, r"class_names\.0 is 0: .* string"),
+        ({"code": ["a.py"]}, "code is .* dictionary"),
+        ({"code": {"a.py": 1}}, r"code\.a\.py is 1: .* string"),
+        ({"coordinator": 1}, "coordinator is 1: .* string"),
+        ({"run": {}}, r"run\.seeds is missing"),
+        ({"run": {"seeds": [0], "values": 5}}, r"run\.values is 5: .* dictionary"),
+        ({"run": {"seeds": [0], "algorithm": 3}}, r"run\.algorithm is 3: .* string"),
+        ({"run": {"seeds": [0], "backbone_of": {"north": 3}}}, r"run\.backbone_of\.north is 3: .* string"),
         ({"run": {"seeds": [0], "dtype": "nn"}}, "dtype is 'nn', but must be float32 or float64"),
-        ({"run": {"seeds": ["x"]}}, "seeds contain 'x', but must be whole numbers"),
+        ({"run": {"seeds": ["x"]}}, r"run\.seeds\.0 is 'x': .* integer"),
         ({"run": {"seeds": [0], "values": {"rounds": []}}}, r"rounds is \[\], but must be a whole number"),
         ({"run": {"seeds": [0], "colour": "red"}}, "not a complete agreement"),
     ],
@@ -192,7 +192,7 @@ def test_something_is_missing(tmp_path: Path) -> None:
     content = agree().to_json()
     del content["class_names"]
     (tmp_path / FILE).write_text(json.dumps(content))
-    with pytest.raises(InputError, match="not a complete agreement: class_names is missing"):
+    with pytest.raises(InputError, match="class_names is missing"):
         Agreement.load(tmp_path)
 
 

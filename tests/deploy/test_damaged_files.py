@@ -9,46 +9,13 @@ from typing import Any
 import pytest
 
 from fedspray import files, stored
-from fedspray.data.federation import Task
 from fedspray.deploy import kinds, ledger
-from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.server.kit import Server
 from fedspray.deploy.server.progress import read_exchanges, read_progress
 from fedspray.deploy.site.kit import Site
 from fedspray.errors import InputError
-from fedspray.experiment import RunSettings
-
-AGREED = Agreement.between("fraud", ("north", "south"), Task(5, 2), RunSettings(algorithm="fedavg")).to_json()
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("sites", "north"),
-        ("sites", ["north", 3]),
-        ("num_features", "5"),
-        ("num_features", True),
-        ("run", []),
-        ("run", {**AGREED["run"], "seeds": ["0"]}),
-        ("run", {**AGREED["run"], "link": "dp"}),
-        ("code", {"a.py": 3}),
-        ("leaves", ["gnn"]),
-        ("data", None),
-    ],
-)
-def test_an_agreement_names_the_field_that_is_wrong(field: str, value: Any, tmp_path: Path) -> None:
-    files.write_json(tmp_path / "agreement.json", {**AGREED, field: value})
-    with pytest.raises(InputError, match=f"agreement.json.*{field}"):
-        Agreement.load(tmp_path)
-
-
-@pytest.mark.parametrize("field", [name for name in kinds.AgreementFile.__required_keys__ if name != "format"])
-def test_an_agreement_names_the_field_that_is_missing(field: str, tmp_path: Path) -> None:
-    files.write_json(tmp_path / "agreement.json", {name: value for name, value in AGREED.items() if name != field})
-    with pytest.raises(InputError, match=f"{field} is missing"):
-        Agreement.load(tmp_path)
 
 
 @pytest.mark.parametrize(

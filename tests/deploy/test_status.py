@@ -165,9 +165,9 @@ def test_what_is_written(tmp_path: Path) -> None:
 def test_last_answers(tmp_path: Path) -> None:
     assert last_answers(tmp_path) == {}
     lines: list[dict[str, Any]] = [
-        {"run": "a", "seed": 0, "round": number, "time": "now", "bytes": 1} for number in (1, 2)
+        {"run": "a", "seed": 0, "round": number, "time": "now", "bytes": 1, "fields": {}} for number in (1, 2)
     ]
-    lines += [{"run": "b\x1b", "seed": 1, "round": 4, "time": "now"}, {"run": "a", "round": None}]
+    lines += [{**lines[0], "run": "b\x1b", "seed": 1, "round": 4}, {**lines[0], "seed": None, "round": None}]
     lines += [{"event": "refused", "time": "now"}]
     (tmp_path / "ledger.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"run": "a", "rou')
     answer = {"seed": 0, "round": 2, "time": "now"}

@@ -6,7 +6,21 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from fedspray.stored import Run
+
+class AgreedRun(TypedDict, total=False):
+    """``run`` in an agreement; settings that are missing have their defaults."""
+
+    algorithm: str
+    backbone: str
+    preset: str | None
+    values: dict[str, Any]
+    backbone_of: dict[str, str]
+    seeds: Required[list[int]]
+    keep_split: bool
+    baseline: str | None
+    dtype: str
+    device: str
+    link: list[str]
 
 
 class AgreementFile(TypedDict, total=False):
@@ -22,7 +36,7 @@ class AgreementFile(TypedDict, total=False):
     class_names: Required[list[str] | None]
     feature_names: list[str] | None
     data: Required[dict[str, Any]]
-    run: Required[Run]
+    run: Required[AgreedRun]
     largest_message: int
     leaves: dict[str, str]
     code: dict[str, str]
