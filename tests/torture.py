@@ -30,6 +30,7 @@ from fedspray import files
 from fedspray.cli.main import run_command
 from fedspray.deploy import ledger
 from fedspray.experiment import knobs
+from fedspray.runs.store import versions
 
 SECONDS, MEMORY = 30, 8 << 30
 TINY = ["--dataset", "banks", "--clients", "2", "--nodes", "60", "--rounds", "1", "--set", "hidden=4"]
@@ -349,8 +350,10 @@ def _apart(arguments: list[str]) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def torture(count: int, seconds: float, *, first: int = 0, apart_every: int = 500) -> list[Outcome]:
-    """Plays cases until they, or the seconds, are over; returns those that ended badly."""
+def torture(
+    count: int, seconds: float, *, first: int = 0, apart_every: int = 500, out: Path | None = None
+) -> list[Outcome]:
+    """Plays cases until they, or the seconds, are over; returns those that ended badly, and writes figures to a file."""
     bad, kinds, began = [], Counter[int](), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         prepared = Path(folder) / "prepared"
@@ -369,6 +372,17 @@ def torture(count: int, seconds: float, *, first: int = 0, apart_every: int = 50
                 )
         outside = sorted(path.name for path in Path(folder).iterdir() if path != prepared)
         assert outside == [], outside
+    if out is not None:
+        figures = {
+            "cases": sum(kinds.values()),
+            "first": first,
+            "seconds": round(time.monotonic() - began),
+            "by_exit_code": {str(code): kinds[code] for code in sorted(kinds)},
+            "ended_badly": {str(outcome.number): outcome.trouble for outcome in bad},
+            "date": time.strftime("%Y-%m-%d"),
+            "versions": versions(),
+        }
+        files.write_json(out, figures)
     print(f"{sum(kinds.values())} cases, by exit code: {dict(kinds)}; {len(bad)} ended badly")
     return bad
 
@@ -378,7 +392,8 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="figures as JSON")
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.environ["COLUMNS"] = "120"
-    sys.exit(bool(torture(given.count, given.seconds, first=given.first)))
+    sys.exit(bool(torture(given.count, given.seconds, first=given.first, out=given.out)))
