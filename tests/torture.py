@@ -353,7 +353,7 @@ def _apart(arguments: list[str]) -> tuple[int, str]:
 def torture(
     count: int, seconds: float, *, first: int = 0, apart_every: int = 500, out: Path | None = None
 ) -> list[Outcome]:
-    """Plays cases until they, or the seconds, are over; returns those that ended badly, and writes figures to a file."""
+    """Plays cases until they, or the seconds, are over; returns those that ended badly, and writes figures."""
     bad, kinds, began = [], Counter[int](), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         prepared = Path(folder) / "prepared"
