@@ -26,13 +26,21 @@ def as_shares(counts: Array, otherwise: Array | None = None) -> Array:
     return found
 
 
-def scored(guess: Array, truth: Federation, source: str) -> list[Finding]:
-    """Total variation, and the rank correlation of how clients differ from the mean; the guess without is the mean."""
+def scored(guess: Array, truth: Federation, source: str, usual: Array | None = None) -> list[Finding]:
+    """Total variation, and the rank correlation of how clients differ from what the attacker would say without updates.
+
+    Args:
+        guess: [K, C].
+        truth: the clients.
+        source: what it was found from.
+        usual: [K, C], what the attacker would say without updates; None: the mean of all.
+    """
     from scipy.stats import spearmanr
 
     shares, mean = true_shares(truth)
-    distance, usual = (float(np.abs(each - shares).sum(axis=1).mean() / 2) for each in (guess, mean[None]))
-    apart, believed = (np.round(each - mean, 6).ravel() for each in (shares, guess))  # rounding makes no order
-    is_flat = np.ptp(believed) < 1e-9 or np.ptp(apart) < 1e-9
+    base = np.tile(mean, (len(shares), 1)) if usual is None else usual
+    distance, without = (float(np.abs(each - shares).sum(axis=1).mean() / 2) for each in (guess, base))
+    apart, believed = (np.round(each - base, 6).ravel() for each in (shares, guess))  # rounding makes no order
+    is_flat = np.ptp(believed) == 0 or np.ptp(apart) == 0
     order = 0.0 if is_flat else float(spearmanr(believed, apart).statistic)
-    return [Finding("total variation", distance, usual, source), Finding("rank correlation", order, 0.0, source)]
+    return [Finding("total variation", distance, without, source), Finding("rank correlation", order, 0.0, source)]

@@ -1,8 +1,8 @@
 """The contract of an attack: from what a server has at the end of a run to scores beside those of a guess.
 
-The attacker is the server. It keeps to the protocol, knows all settings, the data's shape and the labels of all clients
-together, and keeps everything that arrives, as it arrives: after noise, or as sums alone if the run has `secure-sum`.
-The truth is only for scoring.
+The attacker is the server. It keeps to the protocol, knows all settings, the data's shape and the label distribution of
+all clients together, and keeps everything that arrives, as it arrives: after noise, or as sums alone if the run has
+`secure-sum`. The truth is only for scoring.
 """
 
 from __future__ import annotations

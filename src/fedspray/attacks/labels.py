@@ -55,7 +55,8 @@ class Labels(Attack):
         moved = last or [n for n in first if not key_of(declared, n).kind.whole]
         drift = np.stack([sum(_changes(each.sent[k], each.updates[k], moved) for each in exchanges) for k in ids])
         source = f"drift of {'the output layer' if last else 'all weights'}"
-        return scored(as_shares(mean + _left_out(drift, shares - mean), mean), truth, source)
+        guess, usual = _left_out(drift, shares)
+        return scored(as_shares(guess, mean), truth, source, usual)
 
 
 def _is_bias(name: str, value: torch.Tensor, truth: Federation) -> bool:
@@ -74,13 +75,19 @@ def _changes(sent: Message, update: Message, names: list[str]) -> Array:
     return torch.cat([part.flatten().double() for part in parts]).numpy()
 
 
-def _left_out(features: Array, apart: Array) -> Array:
-    """[K, C]: how each client differs from the mean, predicted from its row by what the other clients' rows teach."""
-    guesses = []
-    centred = features - features.mean(axis=0)
+def _left_out(features: Array, shares: Array) -> tuple[Array, Array]:
+    """Each client's shares, [K, C], predicted from its row by what the other clients' rows teach, and their mean.
+
+    Nothing here may know all clients' labels together: with those of the others they give the client's own.
+    """
+    guesses, means = [], []
     for k in range(len(features)):
-        known, taught = np.delete(centred, k, axis=0), np.delete(apart, k, axis=0)
-        gram = known @ known.T
-        ridge = 0.1 * np.trace(gram) / max(1, len(known)) + 1e-12
-        guesses.append(centred[k] @ known.T @ np.linalg.solve(gram + ridge * np.eye(len(known)), taught))
-    return np.stack(guesses)
+        rows, known = np.delete(features, k, axis=0), np.delete(shares, k, axis=0)
+        centre, mean = rows.mean(axis=0), known.mean(axis=0)
+        rows = rows - centre
+        gram = rows @ rows.T
+        ridge = 0.1 * np.trace(gram) / max(1, len(rows)) + 1e-12
+        taught = np.linalg.solve(gram + ridge * np.eye(len(rows)), known - mean)
+        guesses.append(mean + (features[k] - centre) @ rows.T @ taught)
+        means.append(mean)
+    return np.stack(guesses), np.stack(means)

@@ -89,14 +89,18 @@ def _attacks(attack: str, measure: str, nodes: str = "") -> str:
     for line in lines:
         if (line["attack"], line["measure"], line["nodes"].partition(".")[0]) == (attack, measure, nodes):
             row = found.setdefault(line["algorithm"], {"source": f"`{line['source']}`", "guess": line["guess"]})
-            row[line["link"]] = line["value"]
+            other = f" ({_two(line['guess'])})" if _two(line["guess"]) != _two(row["guess"]) else ""
+            row[line["link"]] = f"{_two(line['value'])}{other}"
     titles = ("algorithm", "found from", "guess", *(link or "nothing in the way" for link in links))
-    rows = ((name, row["source"], *(_two(row.get(x, "")) for x in ("guess", *links))) for name, row in found.items())
+    rows = (
+        (name, row["source"], _two(row["guess"]), *(row.get(link, "—") for link in links))
+        for name, row in found.items()
+    )
     return _table(titles, rows)
 
 
 def _two(number: str) -> str:
-    return f"{float(number):.2f}".replace("-0.00", "0.00") if number else "—"
+    return f"{float(number):.2f}".replace("-0.00", "0.00")
 
 
 def _overview() -> Iterator[Sequence[str]]:
