@@ -122,7 +122,7 @@ def _result(folder: Path) -> Json:
     """On test nodes, on average over seeds: what was found out."""
     from fedspray.runs.result import spread
 
-    seeds = files.read_json(folder / "result.json")["seeds"]
+    seeds = stored.read(folder / "result.json", stored.Result)["seeds"]
     return {name: spread([row[name] for row in seeds])["mean"] for name in ("overall", "minority")}
 
 
