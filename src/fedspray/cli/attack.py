@@ -45,7 +45,7 @@ def attack(
     """Attack the updates and models of runs: label distributions, membership, features; beside a guess without them."""
     from fedspray import algorithms, attacks
     from fedspray.attacks import _playing as playing
-    from fedspray.report.files import check_target, write_frame
+    from fedspray.report.files import check_target, write_file
     from fedspray.report.tables import attack_table
     from fedspray.runs import store
 
@@ -75,7 +75,8 @@ def attack(
     if target is not None:
         import pandas as pd
 
-        write_frame(target, pd.DataFrame([{**row, **about} for row in rows]))
+        frame = pd.DataFrame([{**row, **about} for row in rows])
+        write_file(target, frame.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
         output.note(f"wrote {target}")
     output.result({**about, "rows": rows})
 
