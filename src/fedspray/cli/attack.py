@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -73,12 +75,17 @@ def attack(
     command = _command(given, link, attack, run)
     about = {"rounds": campaign.rounds, "seed": settings.seeds[0], "command": command, "versions": versions}
     if target is not None:
-        import pandas as pd
-
-        frame = pd.DataFrame([{**row, **about} for row in rows])
-        write_file(target, frame.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+        write_file(target, _csv([{**row, **about} for row in rows]))
         output.note(f"wrote {target}")
     output.result({**about, "rows": rows})
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: f"{v:.6f}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    return text.getvalue()
 
 
 def _from_flags(output: Output, flags: dict[str, Any]) -> tuple[Federation, RunSettings]:
