@@ -223,13 +223,15 @@ class SGD:
 
     def __init__(self, params: Params, *, lr: float, weight_decay: float = 0.0) -> None:
         self.params = {name: _copy(p).requires_grad_() for name, p in params.items()}
-        self._optimizer = torch.optim.SGD(self.params.values(), lr=lr, weight_decay=weight_decay)
+        self._lr, self._weight_decay = lr, weight_decay
 
     def step(self, losses: Tensor) -> None:
         """Takes one step on the clients' losses [K]."""
-        self._optimizer.zero_grad(set_to_none=True)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        gradients = torch.autograd.grad(losses.sum(), list(self.params.values()), allow_unused=True)
+        with torch.no_grad():
+            for p, gradient in zip(self.params.values(), gradients, strict=True):
+                if gradient is not None:
+                    p.add_(gradient.add(p, alpha=self._weight_decay), alpha=-self._lr)
 
     def result(self) -> Params:
         """The weights after the steps."""
