@@ -128,8 +128,35 @@ class SeedOfResult(Seed, total=False):
     seed: Required[int]
 
 
+class Estimate(TypedDict, total=False):
+    """How much better a client is off than alone, on one group of nodes."""
+
+    nodes: Required[int]
+    difference: Required[float]
+    low: Required[float]
+    high: Required[float]
+    verdict: Required[str]
+    validation: Number
+
+
+class Groups(TypedDict):
+    """The same on all and on minority nodes."""
+
+    all: Estimate | None
+    minority: Estimate | None
+
+
+class Benefit(TypedDict):
+    """Whom federating helped."""
+
+    clients: dict[str, Groups]
+    validation: Groups
+
+
 class Result(Header, total=False):
     """``result.json``."""
+
+    benefit: Benefit
 
     seeds: Required[list[SeedOfResult]]
     overall: Required[Spread]
@@ -225,6 +252,15 @@ class Cell(TypedDict, total=False):
     """A finished cell of a study."""
 
     key: Required[str]
+    seed: Required[int]
+    dataset: Required[str]
+    algorithm: Required[str]
+    backbone: Required[str]
+    settings: Required[dict[str, Any]]
+    federation: Required[dict[str, Any]]
+    graphs: Required[str]
+    versions: Required[dict[str, str]]
+    finished: Required[str]
     metrics: Required[dict[str, Any]]
     """As in `Seed`, unless it is without test nodes."""
     curves: Required[dict[str, dict[str, list[Number]]]]

@@ -109,9 +109,9 @@ def test_a_study(running: Path, tmp_path: Path) -> None:
     cells = tmp_path / "cells"
     shutil.copytree(running, cells / "runs" / "one")
     metrics = {"rounds": 4, "val": {"overall": 0.5, "minority": 0.25}}
-    (cells / "two.json").write_text(
-        json.dumps({"key": "k", "metrics": metrics, "curves": {}, "validation_only": False})
-    )
+    cell = {"metrics": metrics, "curves": {}, "validation_only": False, "seed": 0, "settings": {}, "federation": {}}
+    cell |= dict.fromkeys(("key", "dataset", "algorithm", "backbone", "graphs", "finished"), "x") | {"versions": {}}
+    (cells / "two.json").write_text(json.dumps(cell))
     state = state_of(cells)
     assert [(row["name"], row["state"], row["round"]) for row in state["cells"]] == [
         ("one", "running", 4),

@@ -140,18 +140,34 @@ class Event(TypedDict, total=False):
     what: str
 
 
+class Spent(TypedDict):
+    """What a privacy budget says of a round."""
+
+    epsilon: float
+
+
+class Said(TypedDict):
+    """What a ledger says of a field."""
+
+    field: str
+    when: str
+    server_gets: str
+    reveals: str
+    protection: str
+
+
 class Answer(TypedDict, total=False):
     """A line of a ledger that is an answer."""
 
-    time: Required[str]
+    time: str
     run: Required[str]
     seed: Required[int | None]
     round: Required[int | None]
-    bytes: Required[int]
-    fields: Required[dict[str, int]]
-    leaves: list[dict[str, Any]]
+    bytes: int
+    fields: dict[str, int]
+    leaves: list[Said]
     server_gets: dict[str, str]
-    privacy: dict[str, Any]
+    privacy: Spent
 
 
 class OfSite(TypedDict, total=False):

@@ -84,9 +84,9 @@ def what_left(kit: Path) -> dict[str, Json]:
     for line in read_answers(kit):
         run = runs.setdefault(line["run"], {"answers": 0, "bytes": 0, "fields": {}, "leaves": []})
         run["answers"] += 1
-        run["bytes"] += line["bytes"]
+        run["bytes"] += line.get("bytes", 0)
         run["leaves"] = line.get("leaves", run["leaves"])
-        for field, size in line["fields"].items():
+        for field, size in line.get("fields", {}).items():
             entry = run["fields"].setdefault(field, {"times": 0, "bytes": 0})
             entry["times"] += 1
             entry["bytes"] += size

@@ -294,7 +294,7 @@ def site_state(kit: Path) -> Json:
         "since": found["since"],
         "reason": found["reason"],
         "last_answer": _seconds(last.get("time")),
-        "bytes_up": sum(line["bytes"] for line in answers),
+        "bytes_up": sum(line.get("bytes", 0) for line in answers),
     }
     return {
         "title": f"site {name}, server {found['server']}",
@@ -306,7 +306,7 @@ def site_state(kit: Path) -> Json:
         "round": last.get("round"),
         "clients": [row],
         "bytes": {"up": row["bytes_up"]},
-        "sent": {"rounds": [line["round"] for line in kept], "bytes": [line["bytes"] for line in kept]},
+        "sent": {"rounds": [line["round"] for line in kept], "bytes": [line.get("bytes", 0) for line in kept]},
         "left": [
             {"what": field, **known.get(field, {}), "bytes": size} for field, size in last.get("fields", {}).items()
         ],
