@@ -1,8 +1,9 @@
-"""Two parts about seeds that no setting was chosen on: who is ahead, with tests; and how soon, at what cost.
+"""Three parts about seeds and data that no setting was chosen on: who is ahead, with tests; and how soon, at what cost.
 
-`fresh` sets FedSpray 2 against every other method, seed by seed. `reach` says after how many rounds, bytes and CPU
-seconds a method first holds an accuracy: the one that Local ends with, and the one that the paper prints for FedSpray.
-Both come from finished cells of ``experiments/fresh-*.toml``.
+`fresh` and `unseen` set FedSpray 2 against every other method, seed by seed: on the paper's data, and with defaults on
+data that nobody tuned for. `reach` says after how many rounds, bytes and CPU seconds a method first holds an accuracy:
+the one that Local ends with, and the one that the paper prints for FedSpray. They come from finished cells of
+``experiments/fresh-*.toml`` and ``unseen.toml``.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ Place = tuple[str, str]
 """Data set and backbone."""
 
 
-def _trained(part: str, order: Order) -> tuple[TrainedPart, dict[Place, dict[str, Trained]]]:
+def _trained(part: str, studies: str, order: Order) -> tuple[TrainedPart, dict[Place, dict[str, Trained]]]:
     """The studies of methods as they are, and what is finished of them."""
-    rows = [t for t in rows_of("fresh", order) if not t.file.endswith("-options.toml")]
+    rows = [t for t in rows_of(studies, order) if not t.file.endswith("-options.toml")]
     study = train_rows(part, rows, order, METRICS)
     places: dict[Place, dict[str, Trained]] = {}
     for trained in study.rows:
@@ -44,7 +45,7 @@ def _trained(part: str, order: Order) -> tuple[TrainedPart, dict[Place, dict[str
     return study, places
 
 
-# ---- fresh --------------------------------------------------------------------------------------
+# ---- fresh and unseen ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,18 @@ class Against:
 
 def fresh(order: Order) -> PartResult:
     """FedSpray 2 against all methods on fresh seeds."""
-    study, places = _trained("fresh", order)
+    source = "nothing; these are seeds 10 to 14, run once, with all settings fixed before"
+    return _against("fresh", "Fresh seeds: FedSpray 2 against all methods", source, order)
+
+
+def unseen(order: Order) -> PartResult:
+    """FedSpray 2 against other methods on data that no setting was chosen on."""
+    source = "nothing; all settings are defaults, and each seed was run once"
+    return _against("unseen", "Unseen data: FedSpray 2 as it is, against training alone and others", source, order)
+
+
+def _against(part: str, title: str, source: str, order: Order) -> PartResult:
+    study, places = _trained(part, part, order)
     found = [
         Against(*place, name, metric, row.values(metric), gaps)
         for place, methods in places.items()
@@ -77,9 +89,9 @@ def fresh(order: Order) -> PartResult:
     for each in found:
         groups.setdefault((each.dataset, each.metric), []).append(each)
     return PartResult(
-        name="fresh",
-        title="Fresh seeds: FedSpray 2 against all methods",
-        source="nothing; these are seeds 10 to 14, run once, with all settings fixed before",
+        name=part,
+        title=title,
+        source=source,
         lines=study.lines,
         sheets=[_sheet(*place, group, tests) for place, group in groups.items()],
         findings=_leads(found, study),
@@ -166,7 +178,7 @@ class Reach:
 
 def reach(order: Order) -> PartResult:
     """Rounds, bytes and CPU seconds until a method holds an accuracy."""
-    study, places = _trained("reach", order)
+    study, places = _trained("reach", "fresh", order)
     rows: list[list[Any]] = []
     lines, sheets = [], []
     for place, methods in places.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from reproduction.cost import cost
 from reproduction.federations import table1, table4
 from reproduction.figure2 import figure2
-from reproduction.fresh import fresh, reach
+from reproduction.fresh import fresh, reach, unseen
 from reproduction.lines import PartResult, signed
 from reproduction.published import ANSWERS, PAPER
 from reproduction.separability import proposition1
@@ -101,10 +101,11 @@ PARTS: Mapping[str, Part] = {
     "sota": sota,
     "fresh": fresh,
     "reach": reach,
+    "unseen": unseen,
 }
 """In the order of ``all``."""
 
-BEYOND = ("sota", "fresh", "reach")
+BEYOND = ("sota", "fresh", "reach", "unseen")
 """What the paper does not have: no part of ``all``."""
 
 UNTRAINED = ("table1", "table4")

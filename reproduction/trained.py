@@ -141,9 +141,9 @@ def experiments_folder(chosen: Path | None = None) -> Path:
 
 def rows_of(part: str, order: Order, settings: Sequence[str] = ()) -> list[Trained]:
     """The rows of every file of a part that were asked for, before any is trained."""
-    files = sorted(order.experiments.glob(f"{part}-*.toml"))
+    files = sorted([*order.experiments.glob(f"{part}.toml"), *order.experiments.glob(f"{part}-*.toml")])
     if not files:
-        raise InputError(f"{order.experiments} holds no file {part}-*.toml, but {part} is made of such studies")
+        raise InputError(f"{order.experiments} holds no file {part}.toml or {part}-*.toml, of which {part} is made")
     found = []
     for file in files:
         for row in Study.from_values(Experiment.read_values(file), str(file)).rows():

@@ -89,6 +89,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["--version"]) == 0
     assert capsys.readouterr().out == f"fedspray {version('fedspray')}\n"
     assert fedspray.__version__ == version("fedspray")
+    asked = subprocess.run([sys.executable, "-m", "fedspray", "--version"], capture_output=True, text=True, check=True)
+    assert asked.stdout == f"fedspray {version('fedspray')}\n"
 
 
 @pytest.mark.parametrize(

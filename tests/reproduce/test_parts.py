@@ -155,5 +155,5 @@ def test_proposition_1_has_three_federations_and_a_picture(tmp_path: Path) -> No
 
 def test_a_part_without_studies_is_refused(tmp_path: Path) -> None:
     order = make(tmp_path, "table2")
-    with pytest.raises(InputError, match=r"holds no file table3-\*\.toml"):
+    with pytest.raises(InputError, match="table3"):
         PARTS["table3"](order)
