@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """The layers from low to high. `cli` and the public API stand on top and may import anything."""
 
-ANYTHING = {"api", "cli", "progress", TOP}
+ANYTHING = {"__main__", "api", "cli", "progress", TOP}
 
 PLUGIN_LAYERS = {"datasets", "partitioners", "backbones", "algorithms", "links", "attacks"}
 
