@@ -192,7 +192,7 @@ def test_a_broken_run_is_resumed_from_python(
 
     with pytest.raises(RuntimeError):
         runs.carry_out(federation, settings, tmp_path / "broken", checkpoint_every=1, on_record=crash)
-    with pytest.raises(fs.InputError, match="was started from Python"):
+    with pytest.raises(fs.InputError, match="started from Python"):
         fs.resume(tmp_path / "broken")
     monkeypatch.setattr(progress, "is_interactive", lambda: True)
     resumed = fs.resume(tmp_path / "broken", federation)
@@ -286,7 +286,7 @@ def test_a_failed_cell_is_told_and_the_others_are_there(
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr(fs.FedAvg, "server_update", fail)
-    with pytest.warns(UserWarning, match="1 of 2 cells failed.*fedavg, seed 0: RuntimeError: no such luck"):
+    with pytest.warns(UserWarning, match="1 of 2 cells failed.*0: RuntimeError: no such"):
         compared = fs.compare(federation, ["local", "fedavg"], rounds=1, hidden=4, bootstrap=0)
     assert [failure["method"] for failure in compared.failures] == ["fedavg"]
     assert compared.table["overall"].notna().tolist() == [True, False]

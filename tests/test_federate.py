@@ -65,7 +65,7 @@ def test_split_and_its_scope(graph_file: Path, tmp_path: Path) -> None:
     again = build_federation(tmp_path / "saved", split="40/30/30", split_scope="client")
     assert again.split_fingerprint() == build_federation(graph_file, **cut).split_fingerprint()
     assert shares(build_federation("banks", nodes=200, split="20/20/60")) == [[10, 10, 30]] * 4
-    with pytest.raises(InputError, match="'banks' is not cut from one graph"):
+    with pytest.raises(InputError, match="'banks' is not"):
         build_federation("banks", split_scope="graph")
 
 
@@ -225,32 +225,32 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
     [
         (
             {"dataset": "banks", "partitioner": "metis"},
-            "partitioner 'metis' doesn't apply here: 'banks' comes as separate clients",
+            "apply here: 'banks'",
         ),
         ({"dataset": "banks", "alpha": 1.0}, "alpha '1.0' doesn't apply"),
         ({"dataset": "banks", "clients": 0}, "num_clients is 0"),
-        ({"nodes": 5}, "nodes '5' doesn't apply here: only 'banks' can take it"),
-        ({"partitioner": "files"}, "the partitioner 'files' needs partition_dir"),
-        ({"partitioner": "metis", "partition_dir": Path("x")}, "partition-dir 'x' doesn't apply here"),
-        ({"partition_dir": Path("x"), "clients": 3}, "clients '3' doesn't apply here: the partitioner 'files'"),
+        ({"nodes": 5}, "'banks' can take"),
+        ({"partitioner": "files"}, "partitioner 'files' needs"),
+        ({"partitioner": "metis", "partition_dir": Path("x")}, "partition-dir 'x'"),
+        ({"partition_dir": Path("x"), "clients": 3}, "partitioner 'files'"),
         ({"partition_dir": Path("x"), "partition_seed": 3}, "partition-seed '3' doesn't apply here"),
-        ({"partitioner": "louvain", "alpha": 1.0}, "alpha '1.0' doesn't apply here: only 'label-skew' can take it"),
-        ({"partitioner": "louvian"}, "unknown partitioner 'louvian'.*did you mean 'louvain'"),
-        ({"clients": 0}, "the number of clients is 0"),
+        ({"partitioner": "louvain", "alpha": 1.0}, "alpha '1.0'"),
+        ({"partitioner": "louvian"}, "unknown partitioner 'louvian'.*you mean 'louvain'"),
+        ({"clients": 0}, "clients is 0"),
         ({"resolution": -1.0, "clients": 2}, "resolution is -1.0"),
-        ({"partitioner": "metis", "resolution": 1.0}, "only 'louvain' can take it"),
-        ({"dataset": "banks", "resoluton": 1.0}, "unknown data option 'resoluton'.*did you mean 'resolution'"),
-        ({"dataset": "banks", "degree": "6"}, "degree is the text '6'"),
+        ({"partitioner": "metis", "resolution": 1.0}, "'louvain' can take"),
+        ({"dataset": "banks", "resoluton": 1.0}, "data option 'resoluton'.*you mean 'resolution'"),
+        ({"dataset": "banks", "degree": "6"}, "text '6'"),
         ({"dataset": "banks", "classes": 1}, "num_classes is 1"),
-        ({"clients": 9}, "9 clients are too many: louvain finds 3"),
-        ({}, "the number of clients is missing"),
-        ({"clients": "3"}, "clients is the text '3'"),
+        ({"clients": 9}, "many: louvain finds 3"),
+        ({}, "clients is missing"),
+        ({"clients": "3"}, "text '3'"),
         ({"dataset": "banks", "nodes": 1e3}, "nodes is 1000.0"),
         ({"dataset": Graph.from_arrays([[1.0]], [[], []])}, "dataset is a Graph"),
-        ({"dataset": Path("absent.npz")}, r"absent\.npz does not exist"),
-        ({"dataset": "pubmd"}, "unknown data set 'pubmd'.*banks.*did you mean 'pubmed'"),
+        ({"dataset": Path("absent.npz")}, r"absent\.npz does not"),
+        ({"dataset": "pubmd"}, "data set 'pubmd'.*banks.*you mean 'pubmed'"),
         ({"dataset": "fractions:Fraction", "clients": 1}, "unknown data set"),
-        ({"partitioner": "fractions:Fraction", "clients": 1}, "is not derived from Partitioner"),
+        ({"partitioner": "fractions:Fraction", "clients": 1}, "derived from Partitioner"),
     ],
 )
 def test_contradictions_and_mistakes(choices: dict[str, Any], sentence: str, graph_file: Path) -> None:
@@ -263,16 +263,16 @@ def test_a_graph_without_labels_can_be_cut_and_looked_at_but_not_learned_from(tm
     federation = build_federation(tmp_path / "plain.npz", clients=2, partitioner="metis")
     assert describe(federation).to_json()["clients"][0]["majority_class"] is None
     federation.save(tmp_path / "saved")
-    with pytest.raises(InputError, match="no client of plain has a labelled node"):
+    with pytest.raises(InputError, match="client of plain"):
         run(build_federation(tmp_path / "saved"), rounds=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_missing_path(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match=r"absent\.npz does not exist"):
+    with pytest.raises(MissingDataError, match=r"absent\.npz does not"):
         build_federation(str(tmp_path / "absent.npz"))
 
 
 def test_folder_that_is_no_federation(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="is not a saved federation"):
+    with pytest.raises(MissingDataError, match="not a saved federation"):
         build_federation(str(tmp_path))

@@ -131,10 +131,10 @@ def test_a_run_folder_describes_an_object_by_name(tmp_path: Path) -> None:
     ("given", "sentence"),
     [
         ({"algorithm": fs.GCN()}, "the algorithm is a GCN"),
-        ({"algorithm": fs.GCN}, "the algorithm is the class GCN"),
+        ({"algorithm": fs.GCN}, "class GCN"),
         ({"algorithm": 3}, "the algorithm is a int"),
         ({"backbone": Network(1, 2, 3)}, "the backbone is a Network"),
-        ({"algorithm": "local", "backbone_of": {"client_00": fs.GCN(hidden=4)}}, "but clients share the settings"),
+        ({"algorithm": "local", "backbone_of": {"client_00": fs.GCN(hidden=4)}}, "share the settings"),
     ],
 )
 def test_other_things_get_one_sentence(given: dict[str, Any], sentence: str) -> None:
@@ -147,7 +147,7 @@ def test_a_class_that_cannot_be_found_again_is_refused() -> None:
     class Slow(fs.FedAvg):
         pass
 
-    with pytest.raises(fs.InputError, match="define it at the top of a module or notebook"):
+    with pytest.raises(fs.InputError, match="module or notebook"):
         fs.run(ragged_federation(), Slow(), rounds=1)
 
 
@@ -189,10 +189,10 @@ def test_a_class_of_a_session_runs_there_and_says_what_it_cannot_do(tmp_path: Pa
     loaded = fs.load(tmp_path / "kept")  # another process, which does not know the class
     assert isinstance(loaded, fs.RunResult)
     assert loaded.overall.per_seed.keys() == {0}
-    with pytest.raises(fs.InputError, match="'Mine' was defined in another session"):
+    with pytest.raises(fs.InputError, match="'Mine' was defined"):
         loaded.models["client_00"]
     (tmp_path / "kept" / "result.json").unlink()
-    with pytest.raises(fs.InputError, match="'Mine' was defined in another session"):
+    with pytest.raises(fs.InputError, match="'Mine' was defined"):
         fs.resume(tmp_path / "kept", ragged_federation())
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_plug_in_is_not_reached(package: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", [":", ":Red", "outside:", ".outside:Red", "out side:Red"])
 def test_addresses_that_are_none_are_refused(package: str, name: str) -> None:
-    with pytest.raises(InputError, match=r"is not a name: write your own code as package\.module:Name"):
+    with pytest.raises(InputError, match=r"package\.module:Name"):
         load(package, name)
 
 
@@ -76,7 +76,7 @@ def test_errors_in_code_of_the_users_own_are_theirs(package: str, tmp_path: Path
 def test_a_module_with_two_classes_is_a_bug_of_ours(package: str) -> None:
     text = f"from {PACKAGE}.base import Base\nclass A(Base): ...\nclass B(Base): ..."
     (Path(PACKAGE) / "double.py").write_text(text)
-    with pytest.raises(TypeError, match="must define exactly one Base"):
+    with pytest.raises(TypeError, match="exactly one Base"):
         load(package, "double")
 
 
@@ -85,11 +85,11 @@ def test_code_outside_is_reached_by_its_address(package: str) -> None:
         f"from {PACKAGE}.base import Base\nclass Mine(Base): ...\nclass Other: ...\nnumber = 3"
     )
     assert load(package, "outside:Mine").__name__ == "Mine"
-    with pytest.raises(InputError, match="the module 'outside' has no class 'number'"):
+    with pytest.raises(InputError, match="no class 'number'"):
         load(package, "outside:number")
-    with pytest.raises(InputError, match="colour 'outside:Other' is not derived from Base"):
+    with pytest.raises(InputError, match="colour 'outside:Other'"):
         load(package, "outside:Other")
-    with pytest.raises(InputError, match="the module 'nowhere' cannot be imported"):
+    with pytest.raises(InputError, match="module 'nowhere' cannot"):
         load(package, "nowhere:Mine")
 
 

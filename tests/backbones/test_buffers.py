@@ -178,7 +178,7 @@ def test_without_a_state_a_module_has_its_first_buffers() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "backbone", "sentence"),
     [
-        ("fedavg", "buffered:Bad", "fails on a graph of 8 nodes with 5 features: forward(x, edge_index) raises"),
+        ("fedavg", "buffered:Bad", "8 nodes with 5"),
         ("fedavg", "buffered:Wide", "gives shape [8, 64]"),
         ("ditto", "buffered:Norm", "learns running statistics"),
         ("apfl", "buffered:Norm", "learns running statistics"),

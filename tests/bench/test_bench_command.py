@@ -34,7 +34,7 @@ def test_everything_is_written(reference: Path, tmp_path: Path, capsys: pytest.C
     assert (out / "benchmark.png").read_bytes().startswith(b"\x89PNG")
     markdown = (out / "benchmark.md").read_text()
     assert "| 1,000/2 | GCN FedSpray | 4 | 8 | 2.00 | 12 | 3.00 |" in markdown
-    assert "banks: time of a round" in captured.out
+    assert "banks: time" in captured.out
     assert "1 of 2: banks 1,000/2, gcn, fedspray: 4 CPU s, 2.00 times the floor, 3 times as fast" in captured.err
     assert f"wrote benchmark.json, .md and .png to {out}" in captured.err.replace("\n", "")
 

@@ -41,7 +41,7 @@ def test_a_process_that_dies_says_how(tmp_path: Path) -> None:
     file.write_text("import os\ndef build(*given):\n    os._exit(7)\n")
     player = Player(process.REFERENCE, SMALL, 1, file)
     try:
-        with pytest.raises(PlayerFailed, match="its process ended with exit code 7"):
+        with pytest.raises(PlayerFailed, match="exit code 7"):
             player.wait_until_ready()
     finally:
         player.stop()

@@ -99,7 +99,7 @@ def test_same_metrics_and_weights_on_pubmed(
 def test_a_file_without_build_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "empty.py"
     file.write_text("")
-    with pytest.raises(InputError, match=r"empty.py has no function 'build', but a reference needs one"):
+    with pytest.raises(InputError, match="no function 'build'"):
         load_reference(file)
 
 

@@ -90,17 +90,17 @@ class TestWithTheExtra:
             (["--algorithm", "fedspry"], "unknown algorithm 'fedspry'"),
             (["--algorithm", "mypkg.mod:Own"], "code from outside"),
             (["--rounds", "0"], "rounds is 0"),
-            (["--grace", "-1"], "the grace time is -1.0 seconds"),
+            (["--grace", "-1"], "grace time is -1.0"),
             (["--set", "colour=red"], "unknown setting 'colour'"),
-            (["--site", "no/where"], "is not a site name"),
-            (["--csr", "nowhere"], "holds no file SITE.csr"),
-            (["--grace", "nan"], "the grace time is nan seconds"),
-            (["--grace", "inf"], "the grace time is inf seconds"),
-            (["--site", "north"], "two sites are called 'north'"),
-            (["--site", "Server"], "a site cannot be called 'Server'"),
-            (["--site", "localhost"], "a site cannot be called 'localhost'"),
-            (["--site", "east=East & Co"], "'East & Co' is not an organisation name"),
-            (["--classes", "1"], "--classes is 1, but must be at least 2"),
+            (["--site", "no/where"], "not a site"),
+            (["--csr", "nowhere"], "file SITE.csr"),
+            (["--grace", "nan"], "time is nan"),
+            (["--grace", "inf"], "time is inf"),
+            (["--site", "north"], "called 'north'"),
+            (["--site", "Server"], "called 'Server'"),
+            (["--site", "localhost"], "called 'localhost'"),
+            (["--site", "east=East & Co"], "'East & Co'"),
+            (["--classes", "1"], "--classes is 1"),
         ],
     )
     def test_bad_input_leaves_nothing(
@@ -111,24 +111,24 @@ class TestWithTheExtra:
 
     def test_a_host_that_is_no_host(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         flags = [part if part != "localhost" else "no host" for part in INIT]
-        assert "'no host' is not a host name" in complaint(capsys, "deploy", "init", tmp_path / "new", *flags)
+        assert "'no host'" in complaint(capsys, "deploy", "init", tmp_path / "new", *flags)
         assert not (tmp_path / "new").exists()
 
     def test_folders_that_are_something_else(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for command in ("start", "run", "status", "stop", "amend"):
-            assert "is not a project" in complaint(capsys, "deploy", command, tmp_path)
+            assert "not a project" in complaint(capsys, "deploy", command, tmp_path)
         for command in ("check", "start", "status", "ledger", "stop"):
-            assert "is not a site's start-up kit" in complaint(capsys, "site", command, tmp_path)
+            assert "start-up kit" in complaint(capsys, "site", command, tmp_path)
 
     def test_a_project_that_does_not_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
         kit = init(project)
-        assert "exists already and is not empty" in complaint(capsys, "deploy", "init", project, *INIT)
-        assert "the server is not running: fedspray deploy start" in complaint(capsys, "deploy", "run", project)
-        assert "north has no data yet" in complaint(capsys, "site", "start", kit)
+        assert "exists already" in complaint(capsys, "deploy", "init", project, *INIT)
+        assert "not running: fedspray" in complaint(capsys, "deploy", "run", project)
+        assert "no data yet" in complaint(capsys, "site", "start", kit)
         assert run_command(["deploy", "stop", str(project)]) == 0
         assert run_command(["deploy", "status", str(project)]) == 0
-        assert "site north: not connected" in capsys.readouterr().out
+        assert "north: not connected" in capsys.readouterr().out
 
     @pytest.mark.parametrize(("days", "sentence"), [(400, "ended on"), (-1, "correct this machine's clock")])
     def test_certificates_of_another_time(
@@ -153,7 +153,7 @@ class TestWithTheExtra:
             assert "server.crt" in said
             assert sentence in said
         (project / "kits" / "server" / "startup" / "server.crt").write_text("garbage")
-        assert "server.crt is not a certificate that can be read" in complaint(capsys, "deploy", "run", project)
+        assert "server.crt" in complaint(capsys, "deploy", "run", project)
         for command in (["start"], ["start", "--foreground"], ["status"]):
             said = complaint(capsys, "site", *command, kit)
             assert "client.crt" in said
@@ -164,7 +164,7 @@ class TestWithTheExtra:
         project, kit = tmp_path / "fraud", tmp_path / "kit"
         assert run_command(["site", "request", str(kit), "--name", "south"]) == 0
         aloud = re.findall("(?:[0-9a-f]{4} ?){8}", capsys.readouterr().err)
-        assert "exists already: choose another folder" in complaint(capsys, "site", "request", kit, "--name", "south")
+        assert "already: choose another" in complaint(capsys, "site", "request", kit, "--name", "south")
         assert run_command(["deploy", "init", str(project), *INIT]) == 0
         assert list((project / "kits").rglob("client.crt")) == [project / "kits/coordinator/startup/client.crt"]
         capsys.readouterr()
@@ -172,7 +172,7 @@ class TestWithTheExtra:
         seen = capsys.readouterr().err
         assert len(aloud) == 1
         assert aloud[0] in seen, "both sides see the same key"
-        assert "has a certificate already" in complaint(capsys, "deploy", "sign", project, kit / "south.csr")
+        assert "certificate already" in complaint(capsys, "deploy", "sign", project, kit / "south.csr")
         assert run_command(["deploy", "sign", str(project), str(kit / "south.csr"), "--again"]) == 0
         seen = capsys.readouterr().err
         assert run_command(["deploy", "status", str(project), "--json"]) == 0
@@ -211,7 +211,7 @@ class TestWithTheExtra:
         project = tmp_path / "fraud"
         kit, file = init(project), project / "agreement.json"
         assert run_command(["deploy", "amend", str(project), "--algorithm", "fedavg"]) == 0
-        assert "there is no terminal to ask on" in complaint(capsys, "site", "agree", kit, file)
+        assert "no terminal" in complaint(capsys, "site", "agree", kit, file)
         assert run_command(["site", "agree", str(kit), str(file), "--yes"]) == 0
         assert "run.algorithm: 'fedspray2' → 'fedavg'" in capsys.readouterr().out
         assert file.read_text() == (kit / "local" / "agreement.json").read_text()
@@ -240,7 +240,7 @@ class TestWithTheExtra:
         today = own.read_text()
         content = json.loads(today)
         new.write_text(json.dumps({**content, "fedspray": "9.9"}))
-        assert "the agreement is for fedspray 9.9, but this is" in complaint(capsys, "site", "agree", kit, new, "--yes")
+        assert "fedspray 9.9" in complaint(capsys, "site", "agree", kit, new, "--yes")
         assert own.read_text() == today
         new.write_text(today)
         own.write_text(json.dumps({**content, "fedspray": "0.0.1"}))
@@ -250,7 +250,7 @@ class TestWithTheExtra:
         own.write_text(json.dumps({**content, "format": 0}))  # of a version whose agreements cannot be read any more
         assert run_command(["site", "agree", str(kit), str(new), "--yes"]) == 0
         shown = capsys.readouterr()
-        assert "the previous agreement cannot be compared" in shown.err
+        assert "previous agreement cannot" in shown.err
         assert "num_features: 5" in shown.out
         assert own.read_text() == today
 
@@ -280,14 +280,14 @@ class TestWithTheExtra:
             file.write_text(text.replace("deploy.network.", "deploy."))  # where older versions had these classes
         for command in (["deploy", "start"], ["deploy", "run"], ["site", "start"], ["site", "check"]):
             said = complaint(capsys, *command, project if command[0] == "deploy" else kit)
-            assert "fedspray is not installed here as the agreement has it: deploy/site/handler.py is changed." in said
+            assert "not installed here" in said
         capsys.readouterr()
         assert run_command(["deploy", "amend", str(project)]) == 0
         assert "code: deploy/site/handler.py is changed" in capsys.readouterr().out
         assert run_command(["site", "agree", str(kit), str(copies[0]), "--yes"]) == 0
         assert "code: deploy/site/handler.py is changed" in capsys.readouterr().out
         assert json.loads(copies[2].read_text())["code"]["deploy/site/handler.py"] != "0123456789abcdef"
-        assert "the server is not running" in complaint(capsys, "deploy", "run", project)
+        assert "not running" in complaint(capsys, "deploy", "run", project)
         place_server(project / "kits/server")
         assert [file.read_text() for file in policies] == made
 

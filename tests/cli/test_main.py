@@ -153,7 +153,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(
 ) -> None:
     arguments = fails_with(monkeypatch, error)
     assert main.run_command(["--debug", *arguments] if first else [*arguments, "--debug"]) == code
-    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_quietly_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

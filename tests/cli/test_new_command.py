@@ -50,5 +50,5 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "mine" / "thesis.txt").write_text("do not lose")
     assert run_command(["new", str(tmp_path / "mine")]) == 2
     assert run_command(["new", str(tmp_path / "other"), "--kind", "poem"]) == 2
-    assert "choose one of data, method" in capsys.readouterr().err
+    assert "data, method" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["mine"]

@@ -83,11 +83,11 @@ def test_bad_parts_are_refused_with_a_sentence(parts: Any, sentence: str) -> Non
 @pytest.mark.parametrize(
     ("graphs", "sentence"),
     [
-        ([], "the federation has no clients"),
-        ([path_graph(3), path_graph(3, num_classes=3)], "clients disagree on num_classes"),
+        ([], "federation has no"),
+        ([path_graph(3), path_graph(3, num_classes=3)], "disagree on num_classes"),
         (
             [path_graph(2), Graph.from_arrays(np.zeros((2, 9)), [[0], [1]], [0, 1])],
-            "clients disagree on num_features: {'client_00': 1, 'client_01': 9}",
+            "{'client_00': 1, 'client_01': 9}",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_graphs_that_do_not_fit_are_refused_with_a_sentence(graphs: list[Graph],
 def test_without_any_label_there_is_nothing_to_learn_from() -> None:
     Federation.from_graphs([path_graph(3, labels=[UNLABELLED] * 3), path_graph(3)]).check_labels()
     alone = Federation.from_graphs([path_graph(3, labels=[UNLABELLED] * 3)], name="blank")
-    with pytest.raises(InputError, match="no client of blank has a labelled node"):
+    with pytest.raises(InputError, match="client of blank"):
         alone.check_labels()
 
 
@@ -143,7 +143,7 @@ def test_a_name_that_one_client_gives_is_good_for_all() -> None:
 
 def test_two_clients_of_one_name_are_refused() -> None:
     client = Federation.from_graphs({"a": path_graph(3)}).clients[0]
-    with pytest.raises(InputError, match="two clients are named 'a'"):
+    with pytest.raises(InputError, match="named 'a'"):
         Federation("twins", (client, client))
 
 
@@ -208,8 +208,8 @@ def test_a_clients_fingerprint_is_of_its_graph_and_its_split(federation: Federat
 @pytest.mark.parametrize(
     ("train", "val", "sentence"),
     [
-        ([0, 1], [1], "has a node in two parts"),
-        ([2], [0], "contains an unlabelled node"),
+        ([0, 1], [1], "node in two"),
+        ([2], [0], "contains an unlabelled"),
     ],
 )
 def test_wrong_splits_are_refused_with_a_sentence(train: list[int], val: list[int], sentence: str) -> None:
@@ -222,13 +222,13 @@ def test_wrong_splits_are_refused_with_a_sentence(train: list[int], val: list[in
 def test_masks_of_numbers_are_refused() -> None:
     """They would be taken for node ids."""
     masks = [np.array(mask) for mask in ([1, 0, 0], [0, 1, 0], [0, 0, 1])]
-    with pytest.raises(InputError, match="client a has masks of type int64"):
+    with pytest.raises(InputError, match="type int64"):
         Client("a", path_graph(3), Split(*masks), np.arange(3))
 
 
 def test_a_split_of_the_wrong_length_is_refused() -> None:
     masks = [np.zeros(4, dtype=np.bool_)] * 3
-    with pytest.raises(InputError, match="the split of client a must have 3 entries"):
+    with pytest.raises(InputError, match="3 entries"):
         Client("a", path_graph(3), Split(*masks), np.arange(3))
 
 
@@ -283,7 +283,7 @@ def test_a_changed_file_of_one_client_alone_is_refused(federation: Federation, t
     path_graph(4).to_npz(tmp_path / "north" / "graph.npz")
     assert Client.load(tmp_path / "north").graph.num_nodes == 4  # the same graph is the same file
     path_graph(5).to_npz(tmp_path / "north" / "graph.npz")
-    with pytest.raises(InputError, match=r"graph\.npz does not match the manifest"):
+    with pytest.raises(InputError, match=r"graph\.npz does not"):
         Client.load(tmp_path / "north")
 
 
@@ -308,8 +308,8 @@ def test_a_manifest_with_a_hole_is_refused(federation: Federation, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is not readable JSON"),
-        ("[]", "does not hold a JSON object"),
+        ("{", "not readable JSON"),
+        ("[]", "a JSON object"),
         ('{"format": 99}', "has format 99"),
     ],
 )
@@ -320,12 +320,12 @@ def test_a_strange_manifest_is_refused(tmp_path: Path, text: str, sentence: str)
 
 
 def test_a_folder_that_is_no_federation(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="is not a saved federation or client"):
+    with pytest.raises(MissingDataError, match="not a saved"):
         Federation.load(tmp_path)
 
 
 def test_a_folder_with_content_is_never_overwritten(federation: Federation, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists already and is not empty: choose a new folder"):
+    with pytest.raises(InputError, match="not empty: choose"):
         federation.save(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -193,7 +193,7 @@ def test_bad_arrays_are_refused_with_a_sentence(changes: dict[str, Any], sentenc
 
 @pytest.mark.parametrize("edges", [[[1], [0]], [[0, 0], [1, 1]], [[1, 0], [2, 1]], [[0], [0]], [[0], [3]]])
 def test_the_constructor_takes_canonical_edges_only(edges: list[list[int]]) -> None:
-    with pytest.raises(InputError, match="edges are not canonical"):
+    with pytest.raises(InputError, match="not canonical"):
         Graph(FEATURES, np.array(edges), np.zeros(3, dtype=np.int64), num_classes=1)
 
 
@@ -278,7 +278,7 @@ def test_pyg_features_of_any_number_type_are_copied() -> None:
 def test_pyg_data_without_edges_is_refused() -> None:
     from torch_geometric.data import Data
 
-    with pytest.raises(InputError, match="has no x or no edge_index"):
+    with pytest.raises(InputError, match="no edge_index"):
         Graph.from_pyg(Data())
 
 
@@ -313,11 +313,11 @@ def _networkx(**nodes: Any) -> nx.Graph:
 @pytest.mark.parametrize(
     ("graph", "sentence"),
     [
-        (_networkx(), "the graph has no nodes"),
-        (_networkx(a=[1], b=None), "node 1 (counted from 0) has no attribute 'x'"),
-        (_networkx(a=[1], b=[1, 2]), "feature vectors have different lengths [1, 2]"),
-        (_networkx(a=np.zeros((2, 2)), b=np.zeros((2, 3))), "feature vectors have different lengths [4, 6]"),
-        (_networkx(a="word"), "features are not a matrix of numbers"),
+        (_networkx(), "graph has no"),
+        (_networkx(a=[1], b=None), "no attribute 'x'"),
+        (_networkx(a=[1], b=[1, 2]), "different lengths [1, 2]"),
+        (_networkx(a=np.zeros((2, 2)), b=np.zeros((2, 3))), "different lengths [4, 6]"),
+        (_networkx(a="word"), "not a matrix"),
     ],
 )
 def test_bad_networkx_graphs_are_refused_with_a_sentence(graph: nx.Graph, sentence: str) -> None:
@@ -361,7 +361,7 @@ def test_bad_npz_is_refused_by_name(tmp_path: Path, content: dict[str, Any], sen
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 cut short"])
 def test_files_that_are_no_npz_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.npz").write_bytes(content)
-    with pytest.raises(InputError, match="is not an npz file"):
+    with pytest.raises(InputError, match="not an npz"):
         Graph.from_npz(tmp_path / "bad.npz")
 
 
@@ -381,7 +381,7 @@ def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path: Path) -> None
 
 
 def test_missing_npz() -> None:
-    with pytest.raises(MissingDataError, match=r"nowhere\.npz is not a file"):
+    with pytest.raises(MissingDataError, match=r"nowhere\.npz is not"):
         Graph.from_npz("nowhere.npz")
 
 

@@ -65,7 +65,7 @@ def test_names() -> None:
     assert steps_of("normalise-rows, largest-component") == [normalise_rows, largest_component]
     assert list(STEPS) == ["largest-component", "normalise-rows"]
     for text in ("", "largest-component,", "rows"):
-        with pytest.raises(InputError, match=r"unknown step of prepare .*largest-component, normalise-rows"):
+        with pytest.raises(InputError, match=r"unknown step.*largest-component, normalise-rows"):
             build_federation("banks", prepare=text)
 
 
@@ -91,7 +91,7 @@ def test_separate_clients_are_prepared_one_by_one(tmp_path: Path) -> None:
     assert made.split_fingerprint() == plain.split_fingerprint()
     assert build_federation("banks", clients=2, nodes=200, prepare=None).fingerprint() == plain.fingerprint()
     plain.save(tmp_path / "saved")
-    with pytest.raises(InputError, match=r"prepare 'normalise-rows' doesn't apply here: .* clients are fixed"):
+    with pytest.raises(InputError, match=r"prepare 'normalise-rows'.* clients are fixed"):
         build_federation(tmp_path / "saved", prepare="normalise-rows")
 
 
@@ -101,7 +101,7 @@ def test_node_lists_are_for_the_whole_graph(tmp_path: Path) -> None:
     (tmp_path / "lists" / "a.txt").write_text("1\n4\n")
     cut: dict[str, Any] = {"dataset": tmp_path / "graph.npz", "partition_dir": tmp_path / "lists"}
     assert build_federation(**cut, prepare="normalise-rows").clients[0].node_ids.tolist() == [1, 4]
-    with pytest.raises(InputError, match="node lists are for 8 nodes"):
+    with pytest.raises(InputError, match="lists are for 8"):
         build_federation(**cut, prepare="largest-component")
 
 

@@ -93,12 +93,12 @@ def test_a_client_may_lack_the_last_class(tmp_path: Path) -> None:
     ("other", "sentence"),
     [
         ({"val_mask": None}, r"b\.npz lacks train_mask, val_mask, test_mask"),
-        ({"train_mask": [True, True]}, "client b has a node in two parts"),
-        ({"train_mask": [True, False, False]}, "the split of client b must have 2 entries"),
-        ({"train_mask": [1, 0]}, "client b has masks of type int64"),
-        ({"x": np.eye(3)[:2]}, "clients disagree on num_features"),
-        ({"edge_index": [[0], [2]]}, r"b\.npz does not hold a graph: edges contain node 2"),
-        ({"train_mask": np.array([{}])}, r"b\.npz is not a readable npz file"),
+        ({"train_mask": [True, True]}, "node in two"),
+        ({"train_mask": [True, False, False]}, "b must have 2"),
+        ({"train_mask": [1, 0]}, "type int64"),
+        ({"x": np.eye(3)[:2]}, "disagree on num_features"),
+        ({"edge_index": [[0], [2]]}, "edges contain node 2"),
+        ({"train_mask": np.array([{}])}, r"b\.npz is not"),
     ],
 )
 def test_bad_published_clients(other: dict[str, Any], sentence: str, tmp_path: Path) -> None:

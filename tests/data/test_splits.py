@@ -32,7 +32,7 @@ def test_other_shares(num_nodes: int, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["40/30", "40/30/40", "0/50/50", "-10/60/50", "a/b/c", "", "nan/5/5", 40, "9/9/9/73"])
 def test_shares_that_make_no_split_are_refused(text: Any) -> None:
-    with pytest.raises(InputError, match="three percentages that add up to 100"):
+    with pytest.raises(InputError, match="three percentages"):
         SplitRule(text)
 
 
@@ -69,7 +69,7 @@ def part_of_nodes(federation: Federation) -> dict[int, int]:
 
 def test_a_whole_graph_needs_one_graph() -> None:
     separate = Federation.from_graphs([labelled_graph([0] * 5), labelled_graph([1] * 6)])
-    with pytest.raises(InputError, match="not cut from one graph"):
+    with pytest.raises(InputError, match="cut from one"):
         separate.with_split(0, split_scope="graph")
     with pytest.raises(InputError, match="unknown split-scope 'site'"):
         separate.with_split(0, split_scope="site")

@@ -112,7 +112,7 @@ def test_every_pair_is_named_once(num_nodes: int) -> None:
         ({"separation": -1.0}, "separation is -1.0"),
         ({"degree": -1.0}, "degree is -1.0"),
         ({"degree": float("inf")}, "degree is inf"),
-        ({"degree": 50.0, "num_nodes": 80}, "small enough for clients of 20 nodes"),
+        ({"degree": 50.0, "num_nodes": 80}, "clients of 20 nodes"),
         ({"num_nodes": 4}, "4 nodes over 4 clients leave 1 for one"),
         ({"num_nodes": 0}, "0 nodes over 4 clients"),
     ],

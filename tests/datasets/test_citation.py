@@ -55,7 +55,7 @@ def test_bad_file_is_named(
         write_npz(tmp_path / "citation" / f"{name}.npz", **(other if name == NAMES[1] else {}))
     monkeypatch.setenv("FEDSPRAY_DATA", str(tmp_path))
     assert run_command(["inspect", "--dataset", "citation"]) == 2
-    assert "citationv1.npz is not a readable file of citation networks" in " ".join(capsys.readouterr().err.split())
+    assert "citationv1.npz" in " ".join(capsys.readouterr().err.split())
 
 
 def test_small_files_are_not_the_published_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_small_files_are_not_the_published_ones(tmp_path: Path, monkeypatch: pyt
     for name in NAMES:
         write_npz(raw / f"{name}.npz")
     monkeypatch.setenv("FEDSPRAY_DATA", str(tmp_path))
-    with pytest.raises(InputError, match="client acmv9 of data set 'citation' hold 4 nodes"):
+    with pytest.raises(InputError, match="set 'citation' hold 4"):
         build_federation("citation")
     for name in NAMES:
         (raw / f"{name}.npz").rename(raw / f"{name}.mat")

@@ -51,7 +51,7 @@ def test_unreadable_file(tmp_path: Path, content: bytes | None) -> None:
         np.savez(file, labels=np.zeros(3))
     else:
         file.write_bytes(content)
-    with pytest.raises(InputError, match=r"bad\.npz is not a readable file of gnn-benchmark"):
+    with pytest.raises(InputError, match="file of gnn-benchmark"):
         read_npz(file)
 
 
@@ -59,7 +59,7 @@ def test_half_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bad.npz"
     write_npz(file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(InputError, match=r"bad\.npz is not a readable file of gnn-benchmark"):
+    with pytest.raises(InputError, match="file of gnn-benchmark"):
         read_npz(file)
 
 

@@ -87,7 +87,7 @@ class Attack:
 
 @pytest.mark.parametrize("thing", [Attack(), os.system, np.float64(1.0)])
 def test_unpickler_admits_arrays_and_lists_only(thing: object) -> None:
-    with pytest.raises(InputError, match="only arrays and lists are admitted"):
+    with pytest.raises(InputError, match="lists are admitted"):
         ArrayUnpickler(io.BytesIO(pickle.dumps(thing, protocol=2))).load()
 
 
@@ -98,7 +98,7 @@ def test_unpickler_reads_neighbour_lists() -> None:
 
 def test_pickle_without_known_sha256_is_never_opened(tmp_path: Path) -> None:
     (tmp_path / "ind.other.x").write_bytes(pickle.dumps(Attack()))
-    with pytest.raises(InputError, match=r"ind\.other\.x is not known"):
+    with pytest.raises(InputError, match=r"ind\.other\.x"):
         read_planetoid(tmp_path, "other", {})
 
 
@@ -107,5 +107,5 @@ def test_changed_pickle_is_refused_before_it_is_read(tmp_path: Path) -> None:
     raw.mkdir(parents=True)
     for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
         (raw / f"ind.pubmed.{part}").write_bytes(pickle.dumps(Attack()))
-    with pytest.raises(InputError, match="but the published file has"):
+    with pytest.raises(InputError, match="published file"):
         load("pubmed", DataFolders(cache=tmp_path / "cache", data=tmp_path))

@@ -101,7 +101,7 @@ def test_without_network_one_sentence_says_what_to_do(folders: DataFolders, tmp_
         provide(folders, "toy", "Toy", {"a": SHA256, "b": None}, [fails])
     sentence = str(caught.value)
     assert "\n" not in sentence
-    assert "the server is away" in sentence
+    assert "server is away" in sentence
     assert f"put a, b into {tmp_path / 'data/Toy/raw'}" in sentence
     assert "'banks'" in sentence
     assert list((tmp_path / "data/Toy/raw").iterdir()) == []
@@ -158,7 +158,7 @@ def test_wheel_of_another_content_is_refused(tmp_path: Path) -> None:
     make_wheel(tmp_path / "index")
     tags = ["--no-index", "--find-links", str(tmp_path / "index")]
     (tmp_path / "here").mkdir()
-    with pytest.raises(OSError, match="but the published file has"):
+    with pytest.raises(OSError, match="published file"):
         from_wheel("fedspray-toy==1.0", tags, SHA256, {"a": "toy/a"})(tmp_path / "here", ["a"])
     assert not (tmp_path / "here/a").exists()
 

@@ -46,7 +46,7 @@ def test_small_file_equals_pyg(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"features": []}'])
 def test_unreadable_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "data.json").write_text(text)
-    with pytest.raises(InputError, match=r"data\.json is not a readable WikiCS file"):
+    with pytest.raises(InputError, match="readable WikiCS file"):
         read_wikics(tmp_path / "data.json")
 
 

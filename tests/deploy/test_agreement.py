@@ -73,7 +73,7 @@ def test_other_code_is_refused_and_named(tmp_path: Path) -> None:
     other.save(tmp_path)
     with pytest.raises(
         InputError,
-        match=r": deploy/more\.py is missing, deploy/site/handler\.py is changed, engine/worker\.py is new\. ",
+        match=r"more\.py is missing.*handler\.py is changed.*worker\.py is new",
     ):
         Agreement.load(tmp_path).check_version()
     short = {digest(each.code)[:12] for each in (made, other) if each.code is not None}
@@ -112,14 +112,14 @@ class Plain(fs.Link):
             Agreement.load(tmp_path)
     (package / "plain.py").write_text(text)
     for wrong in ({}, {"outsiders.plain": "0123456789abcdef"}, {**content["outside"], "os": "0123456789abcdef"}):
-        with pytest.raises(InputError, match="links are not the agreed ones"):
+        with pytest.raises(InputError, match="not the agreed"):
             Agreement.from_json({**content, "outside": wrong}, "here")
     assert "outsiders.plain" not in sys.modules
 
 
 @pytest.mark.parametrize("name", ["sys:Own", "nowhere:Own", "nowhere.at.all:Own", "os.path:Own", "..:Own", ":Own"])
 def test_a_link_that_is_no_file_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="is not installed here"):
+    with pytest.raises(InputError, match="not installed here"):
         agree(link=(name,))
 
 
@@ -142,8 +142,8 @@ def test_an_agreement_without_code_is_read(tmp_path: Path) -> None:
         ({"values": {"rounds": 0}}, "rounds is 0"),
         ({"values": {"min_clients": 3}}, "only 2 clients"),
         ({"backbone_of": {"east": "mlp"}}, "unknown client 'east'"),
-        ({"sites": ("north", "north")}, "two sites are called 'north'"),
-        ({"sites": ("../north", "south")}, "not a site name"),
+        ({"sites": ("north", "north")}, "called 'north'"),
+        ({"sites": ("../north", "south")}, "not a site"),
     ],
 )
 def test_bad_agreements(wrong: dict[str, Any], complaint: str) -> None:
@@ -205,5 +205,5 @@ def test_another_version_is_refused_when_used_but_can_be_read(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "ä", "x" * 64, "a.b"])
 def test_names_that_are_unsafe_in_paths(name: str) -> None:
-    with pytest.raises(InputError, match="is not a run name"):
+    with pytest.raises(InputError, match="not a run"):
         check_name("run", name)

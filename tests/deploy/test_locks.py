@@ -28,7 +28,7 @@ def test_a_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
     lock = Lock(path)
     lock.acquire(0)
     assert holder(path) == os.getpid()
-    with pytest.raises(TimeoutError, match="is held by another process"):
+    with pytest.raises(TimeoutError, match="held by another"):
         Lock(path).acquire(0)
     lock.release()
     assert holder(path) is None

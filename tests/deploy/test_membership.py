@@ -57,9 +57,9 @@ def join(project: Project, name: str, kit: Path) -> Site:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[[site", "is not a TOML file that can be read"),
-        ("name = 3", r"must hold a table \[\[site\]\] for each site"),
-        ("site = []", r"must hold a table \[\[site\]\] for each site"),
+        ("[[site", "not a TOML"),
+        ("name = 3", r"\[\[site\]\] for each"),
+        ("site = []", r"\[\[site\]\] for each"),
         ("[[site]]\ncontact = 'x'", "has no name"),
         ("[[site]]\nname = 'x'\nnodes = '3'", "nodes = '3' in"),
         ("[[site]]\nname = 'x'\nnodes = true", "nodes = True in"),
@@ -92,7 +92,7 @@ def test_a_site_joins(project: Project, tmp_path: Path) -> None:
     check_policies(tmp_path / "east")
     with pytest.raises(InputError, match="east is a site of"):
         add(project, [Applicant("east")])
-    with pytest.raises(InputError, match="it is the server's host name"):
+    with pytest.raises(InputError, match="host name"):
         add(project, [Applicant("localhost")])
 
 
@@ -103,7 +103,7 @@ def test_a_site_leaves_and_comes_back_with_a_new_key(project: Project, tmp_path:
     assert members.left(project.server) == {"north"}
     assert members.read(project.server)["north"].key is None
     assert [event["sender"] for event in read_events(project.server) if event["event"] == "removed"] == ["north"]
-    with pytest.raises(InputError, match="'west' is not a site of"):
+    with pytest.raises(InputError, match="'west' is not"):
         remove(project, "west")
     before = project.proposed().fingerprint()
     join(project, "north", tmp_path / "again")
@@ -133,7 +133,7 @@ def test_renewal_changes_no_key(project: Project, tmp_path: Path, new_authority:
     names = [read_certificate(project.coordinator / "startup" / "client.crt").subject.rfc4514_string()]
     assert names == ["1.2.840.113549.1.9.2=project_admin,O=coordinator,CN=coordinator@fedspray.org"]
     join(project, "south", tmp_path / "south")
-    with pytest.raises(InputError, match=r"is for 'north', but .*south is the kit of 'south'"):
+    with pytest.raises(InputError, match=r"'north', but.*kit of 'south'"):
         take_certificates(made, tmp_path / "south")
 
 

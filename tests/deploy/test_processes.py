@@ -116,7 +116,7 @@ def test_a_job_process_that_is_left_over_does_not_keep_the_kit(kit: Kit) -> None
 def test_an_early_end_is_told_with_its_reason(kit: Kit) -> None:
     (kit.folder / processes.LOG_FILE).write_text("ValueError: of yesterday\n")
     kit.runs(FAILS)
-    with pytest.raises(InputError, match=r"ended at once: ValueError: no such thing \(its log is .*console\.log\)"):
+    with pytest.raises(InputError, match=r"no such thing.*console\.log\)"):
         processes.start_and_watch(kit.folder)
     assert processes.running(kit.folder) is None
 

@@ -67,26 +67,26 @@ def test_what_was_amended_since_is_in_the_kit(project: Project, tmp_path: Path) 
 def test_a_second_certificate_must_be_wanted(project: Project, tmp_path: Path) -> None:
     sign(project, make_request(tmp_path / "first", "client_01"))
     second = make_request(tmp_path / "second", "client_01")
-    with pytest.raises(InputError, match="client_01 has a certificate already: give --again"):
+    with pytest.raises(InputError, match="already: give --again"):
         sign(project, second)
     archive = sign(project, second, again=True)
-    with pytest.raises(InputError, match=r"client\.key is not the key of the certificate for 'client_01'"):
+    with pytest.raises(InputError, match=r"client\.key is not.*'client_01'"):
         unpack(archive, tmp_path / "first")
     assert sorted(file.name for file in (tmp_path / "first").iterdir()) == ["client_01.csr", "startup"]
     unpack(archive, tmp_path / "second")
 
 
 def test_requests_that_are_not_signed(project: Project, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is for 'east', but the sites are client_00, client_01, client_02"):
+    with pytest.raises(InputError, match="client_00, client_01, client_02"):
         sign(project, make_request(tmp_path / "kit", "east"))
     with pytest.raises(InputError, match=r"nowhere\.csr is missing"):
         sign(project, tmp_path / "nowhere.csr")
     (tmp_path / "text.csr").write_text("please")
-    with pytest.raises(InputError, match="is not a certificate request"):
+    with pytest.raises(InputError, match="not a certificate"):
         sign(project, tmp_path / "text.csr")
     assert project.without_certificate() == list(SITES)
     shutil.rmtree(project.folder / "ca")
-    with pytest.raises(InputError, match=r"rootCA\.pem is missing, but signing needs it"):
+    with pytest.raises(InputError, match=r"rootCA\.pem is missing"):
         sign(project, make_request(tmp_path / "another", "client_01"))
 
 
@@ -96,5 +96,5 @@ def test_keys_that_are_too_weak_or_of_another_kind(project: Project, tmp_path: P
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client_01")])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     (tmp_path / "weak.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
-    with pytest.raises(InputError, match="must be for RSA with 3072 bits or more"):
+    with pytest.raises(InputError, match="RSA with 3072 bits"):
         sign(project, tmp_path / "weak.csr")

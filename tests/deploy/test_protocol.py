@@ -66,7 +66,7 @@ def test_what_a_run_needs(message: Mail, link: Link, me: str) -> None:
 @pytest.mark.parametrize(
     ("message", "link", "me", "why"),
     [
-        (mail("north", "south", "req", "admin", "admin"), Link("site", "north"), "server", "no run needs it"),
+        (mail("north", "south", "req", "admin", "admin"), Link("site", "north"), "server", "no run needs"),
         (mail("server", "south", "req", "admin", "admin"), Link("site", "north"), "server", "which this connection"),
         (mail("south", "server", "req", "task", "quit"), Link("site", "north"), "server", "which this connection"),
         (mail("south", "north", "req", "admin", "admin"), Link("server", "server"), "north", "which this connection"),
@@ -78,17 +78,17 @@ def test_what_a_run_needs(message: Mail, link: Link, me: str) -> None:
             mail(f"north.{JOB}", f"server.{OTHER}", "stream", "server_command", "get_task"),
             Link("site", "north"),
             "server",
-            "one job to another",
+            "job to another",
         ),
         (
             mail(f"north.{JOB}", f"server.{JOB}", "req", "server_command", "get_task"),
             Link("site", "north"),
             "server",
-            "no run needs it",
+            "no run needs",
         ),
         (mail("server", f"server.{JOB}", "return", "", ""), Link("parent", "north"), f"north.{JOB}", "it is for"),
         (mail("server", "north", "req", "admin", "admin"), Link("server", "server"), f"north.{JOB}", "it is for"),
-        (mail(f"server.{JOB}", "server", "return", "", ""), Link("server", "server"), "north", "no run needs it"),
+        (mail(f"server.{JOB}", "server", "return", "", ""), Link("server", "server"), "north", "no run needs"),
         (mail("server", "north", "req", "admin", "admin", bytes=101), Link("server", "server"), "north", "101 bytes"),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_site_lost_at_any_step(tmp_path: Path, step: str) -> None:
 def test_too_many_sites_lost(tmp_path: Path) -> None:
     sites = make(tmp_path, "secure-sum")
     sites.trouble = lost_from(3, "c1", "c2", "c3", "c4")
-    with pytest.raises(RunStopped, match="2 of 6 clients sent keys, but secure-sum needs 3"):
+    with pytest.raises(RunStopped, match="secure-sum needs 3"):
         sites.run()
     sites.trouble = lambda name, ask: None
     assert len(sites.run()["seeds"]) == 1  # they are back
@@ -154,7 +154,7 @@ def test_a_round_is_not_opened_for_other_sites_after_a_restart(tmp_path: Path) -
         file.unlink()
     sites.restart()
     sites.trouble = lost_from(1, "c5")
-    with pytest.raises(RunStopped, match="round 1 was added up before, over other clients"):
+    with pytest.raises(RunStopped, match="1 was added up"):
         sites.run()
 
 
@@ -175,14 +175,14 @@ def test_certificates_of_others_are_refused(tmp_path: Path) -> None:
     one, other = (CertificateIdentity(tmp_path / name, names) for name in names)
     one.check(1, other.certificate, other.sign(b"text"), b"text")
     assert one.peers.keys() == {"c1"}
-    with pytest.raises(Unsafe, match="not signed with its key"):
+    with pytest.raises(Unsafe, match="not signed"):
         one.check(1, other.certificate, other.sign(b"text"), b"other text")
     with pytest.raises(Unsafe, match="belongs to somebody else"):
         one.check(1, one.certificate, one.sign(b"text"), b"text")
     (tmp_path / "foreign").mkdir()
     certify(tmp_path / "foreign", "c1", 1, by=Authority.make("another", 30))
     foreign = CertificateIdentity(tmp_path / "foreign", names)
-    with pytest.raises(Unsafe, match="not signed with its key"):
+    with pytest.raises(Unsafe, match="not signed"):
         one.check(1, foreign.certificate, foreign.sign(b"text"), b"text")
 
 

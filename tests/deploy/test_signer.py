@@ -145,7 +145,7 @@ def test_jobs_that_changed_after_the_coordinator_signed(
 ) -> None:
     app = signed_by(folder / "kits" / "coordinator" / "startup", kit)
     change(app, folder)
-    with pytest.raises(InputError, match="the job is not signed, or changed after it was signed"):
+    with pytest.raises(InputError, match="not signed, or"):
         check_job_signer(app, kit)
 
 
@@ -153,7 +153,7 @@ def test_one_folder_that_another_member_signed(folder: Path, kit: Path) -> None:
     app = signed_by(folder / "kits" / "coordinator" / "startup", kit)
     north = folder / "kits" / "north" / "startup"
     sign_folders(str(app / "config"), read_key(north / "client.key"), str(north / "client.crt"))
-    with pytest.raises(InputError, match="the job is signed by 'north'"):
+    with pytest.raises(InputError, match="signed by 'north'"):
         check_job_signer(app, kit)
 
 
@@ -163,5 +163,5 @@ def test_an_agreement_that_names_no_coordinator(folder: Path, kit: Path) -> None
     content = json.loads(file.read_text())
     del content["coordinator"]
     file.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="the agreement names no coordinator, so no job can be trusted"):
+    with pytest.raises(InputError, match="can be trusted"):
         check_job_signer(app, kit)

@@ -48,10 +48,10 @@ def test_a_reply_with_odd_fields(change: dict[str, Any], complaint: str) -> None
     ("arrays", "complaint"),
     [
         ({"uplink.w": np.zeros((2, 3), dtype=np.float32)}, "one client's row"),
-        ({"uplink.w": np.float32(1)}, "not an array of numbers"),
-        ({"uplink.w": np.array([["text"]])}, "not an array of numbers"),
-        ({"uplink.w": np.array([[object()]])}, "not an array of numbers"),
-        ({3: np.zeros((1, 1))}, "not an array of numbers"),
+        ({"uplink.w": np.float32(1)}, "not an array"),
+        ({"uplink.w": np.array([["text"]])}, "not an array"),
+        ({"uplink.w": np.array([[object()]])}, "not an array"),
+        ({3: np.zeros((1, 1))}, "not an array"),
         ([1, 2], "arrays by name"),
     ],
 )

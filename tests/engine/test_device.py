@@ -111,9 +111,9 @@ def test_unknown_devices_are_refused(name: str) -> None:
 @pytest.mark.skipif(ACCELERATOR, reason="there is one")
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     assert find_device("auto") == find_device("cpu") == CPU
-    with pytest.raises(InputError, match="device is 'cuda:1', but torch finds cpu here"):
+    with pytest.raises(InputError, match="device is 'cuda:1'"):
         find_device("cuda:1")
-    with pytest.raises(InputError, match="device is 'cuda', but torch finds cpu here"):
+    with pytest.raises(InputError, match="device is 'cuda'"):
         fedspray.run(ragged_federation(), rounds=1, device="cuda", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -92,7 +92,7 @@ def test_numbers_survive_to_half_a_step(values: list[float], bits: int) -> None:
 
 @pytest.mark.parametrize("value", [2.0**31 / 3, -(2.0**40), float("nan"), float("inf")])
 def test_numbers_whose_sum_could_wrap_around_are_refused(value: float) -> None:
-    with pytest.raises(InputError, match="but 3 clients with 32 bits after the point"):
+    with pytest.raises(InputError, match="3 clients with 32"):
         _masks.to_fixed("w", torch.tensor([[value]]), 32, 3)
     _masks.to_fixed("w", torch.tensor([[2.0**31 / 3 - 100]]), 32, 3)
 
@@ -181,7 +181,7 @@ def test_one_round_is_opened_for_one_list_of_clients_only() -> None:
     table, vectors = Table(5), draw(5)
     assert table.total(vectors, "round 7") is not None
     fewer = {k: own for k, own in vectors.items() if k != 4}
-    with pytest.raises(Unsafe, match="round 7 was added up before, over other clients"):
+    with pytest.raises(Unsafe, match="7 was added up"):
         table.total(fewer, "round 7")
     assert (table.total(vectors, "round 7") == added(vectors.values())).all()
     assert table.total(fewer, "round 8") is not None
@@ -242,7 +242,7 @@ def test_updates_of_too_few_clients_are_not_added(trainers: list[int], error: ty
     if error is None:
         table.collector.open(sent)
         return
-    with pytest.raises(error, match="updates of 2 clients would be added"):
+    with pytest.raises(error, match="updates of 2 clients"):
         table.collector.open(sent)
 
 
@@ -337,7 +337,7 @@ def test_a_client_that_fails_is_left_out_of_the_sum() -> None:
 
 
 def test_too_many_failures_stop_the_run() -> None:
-    with pytest.raises(fedspray.RunStopped, match="2 of 3 clients sent their part, but secure-sum needs 3"):
+    with pytest.raises(fedspray.RunStopped, match="secure-sum needs 3"):
         run(Fragile(backbone=backbones.make("gcn", hidden=8)), link=["secure-sum"])
 
 
@@ -359,13 +359,13 @@ def test_vectors_of_a_class_that_one_client_has_do_not_leave() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "chain", "sentence"),
     [
-        ("gcfl", ["secure-sum"], "needs each client's gnn.* (the server compares"),
-        ("ditto", ["secure-sum"], "needs each client's distance (for the records only)"),
-        ("fedavg", ["used-rows", "secure-sum"], "secure-sum cannot be combined with used-rows"),
-        ("fedavg", ["compress", "secure-sum"], "secure-sum cannot be combined with compress"),
-        ("fedavg", ["secure-sum", "noise sigma=1"], "secure-sum must be the last link, but noise comes after it"),
-        ("fedavg", ["secure-sum clients=1"], "clients is 1, but must be at least 2"),
-        ("fedavg", ["secure-sum bits=60"], "bits is 60, but must be from 8 to 48"),
+        ("gcfl", ["secure-sum"], "client's gnn"),
+        ("ditto", ["secure-sum"], "client's distance"),
+        ("fedavg", ["used-rows", "secure-sum"], "combined with used-rows"),
+        ("fedavg", ["compress", "secure-sum"], "secure-sum cannot"),
+        ("fedavg", ["secure-sum", "noise sigma=1"], "noise comes after"),
+        ("fedavg", ["secure-sum clients=1"], "clients is 1"),
+        ("fedavg", ["secure-sum bits=60"], "bits is 60"),
     ],
 )
 def test_refused(algorithm: str, chain: list[str], sentence: str) -> None:
@@ -375,5 +375,5 @@ def test_refused(algorithm: str, chain: list[str], sentence: str) -> None:
 
 
 def test_a_baseline_is_refused() -> None:
-    with pytest.raises(InputError, match="baseline is 'local', which is compared client by client"):
+    with pytest.raises(InputError, match="baseline is 'local'"):
         run("fedavg", link=["secure-sum"], baseline="local")

@@ -280,7 +280,7 @@ def test_a_stolen_kit(federation: GuardedFederation, tmp_path: Path) -> None:
     assert result["models"] == federation.undisturbed()
     own = [line["what"] for line in federation.events("bank_00")]
     thiefs = files.read_lines(stolen / "ledger.jsonl")
-    assert any("tried to connect with this site's certificate" in what for what in own)
+    assert any("tried to connect" in what for what in own)
     assert {line["event"] for line in thiefs} == {"started", "refused by the server"}, "and no answer of its own left"
     assert any("another process" in line["what"] for line in federation.events("server"))
 

@@ -271,7 +271,7 @@ def test_a_job_that_a_site_signed(federation: Federation, tmp_path: Path) -> Non
     fate = federation.fate(federation.job(tmp_path / "job"), signer=federation.kits / "bank_01")
     assert fate.startswith("refused") or "COMPLETED" not in fate
     events = files.read_lines(federation.kits / "server" / "events.jsonl")
-    assert any("the job is signed by 'bank_01'" in line["what"] for line in events)
+    assert any("signed by 'bank_01'" in line["what"] for line in events)
 
 
 def test_sites_refuse_even_if_the_server_does_not(tmp_path: Path) -> None:
@@ -290,12 +290,12 @@ def test_sites_refuse_even_if_the_server_does_not(tmp_path: Path) -> None:
         assert fate.startswith("refused") or "COMPLETED" not in fate
         lines = files.read_lines(federation.kits / "bank_00" / "ledger.jsonl")
         assert {line.get("event") for line in lines} - {STARTED, CONNECTED, LOST} == {"refused"}, "no job was started"
-        assert "the job is signed by 'bank_01'" in lines[-1]["what"]
+        assert "signed by 'bank_01'" in lines[-1]["what"]
         with AdminSession(federation.kits / "coordinator") as session:
             assert session._session is not None
             for command in ("ls bank_00", "cat bank_00 local/site.json", "shutdown client bank_00"):
                 said = str(session._session.api.do_command(command))
-                assert "is not a command of this server" in said, said
+                assert "not a command" in said, said
         assert "bank_00" in federation.sites()
     finally:
         federation.stop()

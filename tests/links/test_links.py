@@ -47,11 +47,11 @@ def test_a_link_from_a_text() -> None:
     ("text", "sentence"),
     [
         ("noises", "noises"),
-        ("noise sigma", "'sigma' is not a setting: write NAME=VALUE"),
+        ("noise sigma", "'sigma' is not"),
         ("noise size=1", "size"),
         ("noise sigma=-1", "sigma is -1.0"),
         ("compress up_bits=5", "up_bits is 5"),
-        ("noise keys=alpha", "'alpha' names no key that is a mean or a sum"),
+        ("noise keys=alpha", "'alpha' names no"),
     ],
 )
 def test_refused(text: str, sentence: str) -> None:
@@ -61,7 +61,7 @@ def test_refused(text: str, sentence: str) -> None:
 
 
 def test_noise_is_refused_where_the_server_needs_every_client() -> None:
-    with pytest.raises(InputError, match="names no key that is a mean or a sum"):
+    with pytest.raises(InputError, match="names no key"):
         links.chain(["noise sigma=1"], GCFL.uplink)
 
 

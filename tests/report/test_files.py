@@ -27,7 +27,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match=r"a\.txt cannot be written: No space left on device"):
+    with pytest.raises(InputError, match=r"a\.txt cannot.*No space"):
         write_file(target, "new")
     assert target.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
@@ -65,7 +65,7 @@ def test_targets_that_cannot_be_written_are_refused(name: str, sentence: str, tm
 
 def test_a_closed_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write anywhere
-    with pytest.raises(InputError, match="there is no permission to write in"):
+    with pytest.raises(InputError, match="no permission"):
         check_target(tmp_path / "a.png", (".png",), "--plot")
 
 

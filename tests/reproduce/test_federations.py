@@ -77,7 +77,7 @@ def test_a_graph_without_features_is_no_data_for_training(tmp_path: Path) -> Non
     assert isinstance(access.find(source, features=False), Found)
     found = access.find(source)
     assert isinstance(found, NotFound)
-    assert "not its node features" in found.reason
+    assert "not its node" in found.reason
 
 
 def test_data_are_looked_for_once(tmp_path: Path) -> None:

@@ -74,10 +74,7 @@ def test_findings(result: PartResult) -> None:
     assert (
         overall == "fedspray2 has the best overall accuracy in 2 of 2 columns, with at least 3 finished methods each."
     )
-    assert (
-        "in 0 of 2 columns, with at least 3 finished methods each; elsewhere cora/10 fedlit 62.00 against 60.00"
-        in minority
-    )
+    assert "cora/10 fedlit 62.00 against" in minority
     assert "fedavg on cora/10 80.9 and 69.2" in papers
 
 

@@ -83,7 +83,7 @@ def test_nodes_are_known_by_their_names_wherever_they_stand(named: Federation) -
     assert set(nameless.accuracies) == {"unknown"}
     with pytest.raises(InputError, match="it is unknown which nodes are new"):
         model.predictions(replace(graph, node_names=None), only_new=True)
-    with pytest.raises(InputError, match="no node is new"):
+    with pytest.raises(InputError, match="node is new"):
         model.predictions(client, only_new=True)
 
 
@@ -177,7 +177,7 @@ def test_files_and_folders_of_models(named: Federation, tmp_path: Path) -> None:
     store.write_tensors(tmp_path / "old.safetensors", tensors, meta)
     old = PersonalModel.load(tmp_path / "old.safetensors")
     assert "minority_class" not in old.predictions(named.clients[0]).frame
-    with pytest.raises(InputError, match=r"it has no model\.safetensors"):
+    with pytest.raises(InputError, match=r"no model\.safetensors"):
         PersonalModel.load(tmp_path)
     with pytest.raises(InputError, match="is missing"):
         PersonalModel.load(tmp_path / "nothing")

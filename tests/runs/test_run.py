@@ -94,7 +94,7 @@ def test_a_model_refuses_features_and_classes_in_another_order(tmp_path: Path) -
     [
         ({"seeds": 0}, "seeds is 0"),
         ({"seeds": 0.5}, "seeds is 0.5"),
-        ({"seeds": [0, 0]}, "each may be given once"),
+        ({"seeds": [0, 0]}, "may be given"),
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": [0.5]}, "seeds contain 0.5"),
         ({"threads": 0}, "threads is 0"),
@@ -234,14 +234,14 @@ def test_a_finished_run_is_read_not_repeated(tmp_path: Path) -> None:
 def test_other_data_are_refused(tmp_path: Path) -> None:
     fedspray.run(ragged_federation(), rounds=2, out=tmp_path / "run")
     settings, _ = module.load_settings(tmp_path / "run")
-    with pytest.raises(InputError, match="was started on other data"):
+    with pytest.raises(InputError, match="started on other"):
         module.carry_out(ragged_federation(changed=1), settings, tmp_path / "run")
 
 
 def test_other_splits_are_refused_where_they_are_kept(tmp_path: Path) -> None:
     fedspray.run(ragged_federation(seed=5), rounds=2, keep_split=True, out=tmp_path / "run")
     settings, content = module.load_settings(tmp_path / "run")
-    with pytest.raises(InputError, match=r"run was started on other splits: its own had fingerprint \w{12}…"):
+    with pytest.raises(InputError, match=r"had fingerprint \w{12}…"):
         module.carry_out(ragged_federation(seed=6), settings, tmp_path / "run")
     module.carry_out(ragged_federation(seed=5), settings, tmp_path / "run")
     files.write_json(tmp_path / "run" / "settings.json", {k: v for k, v in content.items() if k != "splits"})

@@ -60,7 +60,7 @@ def test_bad_settings_get_one_sentence(settings: dict[str, Any], sentence: str) 
 
 @pytest.mark.parametrize(
     ("seeds", "sentence"),
-    [((), "seeds is empty"), ((0, 0), "each may be given once"), ((-1,), "seeds contain -1"), ((0.5,), "contain 0.5")],
+    [((), "seeds is empty"), ((0, 0), "may be given"), ((-1,), "seeds contain -1"), ((0.5,), "contain 0.5")],
 )
 def test_bad_seeds_are_refused(seeds: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
@@ -148,7 +148,7 @@ def test_a_setting_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "    dropout: float = 0.5\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InputError, match="dropout is a setting of Mine and of GCN"):
+    with pytest.raises(InputError, match="setting of Mine"):
         resolve(RunSettings(algorithm="twice:Mine"))
 
 

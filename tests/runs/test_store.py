@@ -48,17 +48,17 @@ def test_digest_depends_on_names_values_and_shapes() -> None:
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"not a model")
-    with pytest.raises(InputError, match="not a readable safetensors file"):
+    with pytest.raises(InputError, match="readable safetensors file"):
         store.read_tensors(tmp_path / "x.safetensors")
     with pytest.raises(InputError, match="is missing"):
         store.read_tensors(tmp_path / "y.safetensors")
-    with pytest.raises(InputError, match="is not a run folder"):
+    with pytest.raises(InputError, match="not a run folder"):
         files.read_json(tmp_path / "settings.json")
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="exists already and is not empty"):
+    with pytest.raises(InputError, match="exists already"):
         store.new_folder(tmp_path)
 
 

@@ -154,7 +154,7 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
         Grid([cell("local")], tmp_path)
     for text in ("{", "[]"):
         outcome.path.write_text(text)
-        with pytest.raises(InputError, match="remove the file to run the cell again"):
+        with pytest.raises(InputError, match="remove the file"):
             Grid([cell("local")], tmp_path)
 
 
@@ -173,7 +173,7 @@ def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> Non
     else:
         del content[part]
     outcome.path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"is damaged.*: remove the file to run the cell again"):
+    with pytest.raises(InputError, match=r"is damaged.*: remove the file"):
         Grid([cell("local")], tmp_path)
 
 
@@ -220,7 +220,7 @@ def test_a_checkpoint_of_another_version_is_begun_anew(tmp_path: Path) -> None:
     tensors, meta = store.read_tensors(file)
     lost = next(name for name in tensors if ".state." in name and "personal_optimizer" in name)
     store.write_tensors(file, {name: value for name, value in tensors.items() if name != lost}, meta)
-    with pytest.raises(OtherVersionError, match="was written by another version of fedspray"):
+    with pytest.raises(OtherVersionError, match="written by another"):
         carry_out(federation, job.cell.run, job.run_folder)
     (outcome,) = grid.run()
     assert outcome.result is not None

@@ -58,7 +58,7 @@ def test_node_lists_of_one_graph_do_not_cut_another() -> None:
         ("reference", {"a": 1}, "unknown reference"),
         ("reference", ["local"], "unknown reference"),
         ("tune", {"untuned": [["local"]]}, r"untuned is \[\['local'\]\]"),
-        ("datasets", 3, "--dataset is banks: pass its own"),
+        ("datasets", 3, "--dataset is banks"),
     ],
 )
 def test_values_of_other_kinds_are_refused_with_flags_too(key: str, value: Any, sentence: str) -> None:
@@ -85,10 +85,10 @@ def test_a_method_with_a_preset_and_no_algorithm_is_the_papers() -> None:
     named = {"name": "as published", "preset": "paper"}
     (method,) = changed({}, file={"compare": {"algorithms": [named]}}).methods.values()
     assert method.algorithm == "fedspray"
-    with pytest.raises(InputError, match="unknown preset of apfl 'paper'"):
+    with pytest.raises(InputError, match="apfl 'paper'"):
         changed({}, file={"algorithm": "apfl", "compare": {"algorithms": [named]}})
 
 
 def test_a_name_that_is_another_algorithms_is_refused() -> None:
-    with pytest.raises(InputError, match="the method called 'apfl' runs 'fedspray'"):
+    with pytest.raises(InputError, match="'apfl' runs 'fedspray'"):
         changed({}, file={"compare": {"algorithms": [{"name": "apfl", "preset": "published"}]}})

@@ -146,12 +146,12 @@ def test_bad_sweeps_get_one_sentence(setting: str, values: list[str], sentence: 
 
 def test_what_a_flag_decides_is_not_swept() -> None:
     fixed = Study.from_values({}, "x", {"": {"lr": "0.3"}})
-    with pytest.raises(InputError, match="lr is both set by a flag and varied: do only one"):
+    with pytest.raises(InputError, match="varied: do only"):
         sweep_rows(fixed, "lr", ["0.01", "0.1"])
 
 
 def test_settings_that_mean_nothing_to_a_method_are_not_swept() -> None:
-    with pytest.raises(InputError, match="scaffold ignores lr: it uses none of adam_eps, lr, reset_optimizer"):
+    with pytest.raises(InputError, match="adam_eps, lr"):
         sweep_rows(plan({"algorithms": ["scaffold"]}), "lr", ["0.01", "0.1"])
 
 

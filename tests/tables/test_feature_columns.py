@@ -36,7 +36,7 @@ def test_standard_log_and_range(tmp_path: Path) -> None:
     assert values_of(given) == [[0], [0.5], [2]]
     fixed = column(tmp_path, ["7", ""], 'kind = "numeric"\nscale = "standard"\nmean = 5\nsd = 2\nmissing = 9')
     assert values_of(fixed) == [[1], [2]]
-    with pytest.raises(InputError, match=r"n.csv, line 3: column 'v' is empty"):
+    with pytest.raises(InputError, match="line 3: column 'v'"):
         column(tmp_path, ["1", "", "2"], 'kind = "numeric"\nmissing = "refuse"')
 
 

@@ -120,7 +120,7 @@ def test_moments_by_hand() -> None:
 def test_a_file_that_is_no_contribution_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     content = json.loads(Contribution.made("a", 10, {}, {}, {}).to_json())
     (tmp_path / "a.json").write_text(json.dumps({**content, **change}))
-    with pytest.raises(InputError, match=r"a.json is not a site's statistics"):
+    with pytest.raises(InputError, match="site's statistics"):
         Contribution.load(tmp_path / "a.json")
 
 

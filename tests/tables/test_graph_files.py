@@ -87,7 +87,7 @@ def test_a_bare_graphml_gets_structural_features(tmp_path: Path) -> None:
 def test_files_that_unpack_without_end_are_refused(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "bomb.csv.gz", "wb") as stream:
         stream.write(b"a,b\n" + b"1,1\n" * 2_000_000)
-    with pytest.raises(InputError, match=r"bomb.csv.gz unpacks to more than"):
+    with pytest.raises(InputError, match="unpacks to more"):
         asking.make(asking.Files(edges=[str(tmp_path / "bomb.csv.gz")]), tmp_path / "o.npz", None, strict=True)
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("edge_index.npy", b"\0" * 400_000_000)
