@@ -323,6 +323,7 @@ def on_a_terminal(code: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar_unless_told_not_to() -> None:
     shown, _, quiet = on_a_terminal(
         f"{CODE.format(more='')}print('quiet'){CODE.format(more=', progress=False')}"

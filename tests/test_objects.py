@@ -177,6 +177,7 @@ except fs.InputError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_class_of_a_session_runs_there_and_says_what_it_cannot_do(tmp_path: Path) -> None:
     (tmp_path / "notebook.py").write_text(SESSION)
     done = subprocess.run([sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -43,6 +43,7 @@ def test_importing_it_imports_nothing_else() -> None:
     assert heavy == "[]\n"
 
 
+@pytest.mark.slow
 def test_report_is_the_function_whatever_was_imported_before() -> None:
     code = "import fedspray.report.html; from fedspray import report; print(fedspray.report is report, report)"
     shown = python(f"import warnings; warnings.simplefilter('error'); {code}")

@@ -170,6 +170,7 @@ def test_an_object_is_checked_with_its_settings() -> None:
         fs.testing.check_algorithm(replace(Sometimes(), leak=True), backbone="mlp")
 
 
+@pytest.mark.slow
 def test_it_needs_no_pytest() -> None:
     code = "import sys; import fedspray.testing; assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

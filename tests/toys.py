@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fedspray.algorithms.base import Algorithm
@@ -36,6 +37,11 @@ def worker_of(
     chosen = range(federation.num_clients) if ids is None else ids
     own = {k: federation.clients[k] for k in chosen}
     return InProcess(own, dict.fromkeys(own, algorithm), federation.task, seed, torch.float64, device).open(list(own))
+
+
+def fast(values: Iterable[Any], *first: Any) -> list[Any]:
+    """For `parametrize`: only the first ones are in `make test`, the others are slow."""
+    return [value if value in first else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def permuted_federation(num_nodes: int = 150) -> Federation:

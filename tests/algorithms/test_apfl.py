@@ -204,6 +204,7 @@ def test_predictions_with_the_clients_own_shared_model() -> None:
 # ---- what it is for -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_permuted_labels_make_alpha_rise_and_beat_fedavg() -> None:
     batch = stack(permuted_federation(), dtype=torch.float32)
     settings: dict[str, Any] = {"hidden": 16, "init": "glorot", "lr": 0.01}

@@ -65,6 +65,7 @@ def test_the_distance_is_recorded() -> None:
     assert game.record()["distance"] == pytest.approx(expected.tolist(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_clients_that_disagree_gain_from_a_personal_model() -> None:
     """Half of them name the classes differently: no single model can be right for both halves."""
     federation = permuted_federation(num_nodes=100)

@@ -87,6 +87,7 @@ def test_shares_are_learned_on_a_part_of_the_training_nodes() -> None:
     assert not torch.equal(*drawn)
 
 
+@pytest.mark.slow
 def test_clients_that_disagree_take_less_of_the_global_model() -> None:
     federation = permuted_federation(num_nodes=100)
     assert trained_accuracy("fedavg", federation) < 0.6

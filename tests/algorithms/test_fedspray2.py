@@ -332,6 +332,7 @@ def client_accuracies(algorithm: Any, batch: GraphBatch, rounds: int) -> Tensor:
     return torch.stack([right[batch.rows.client_of[batch.test] == k].mean() for k in range(batch.num_clients)])
 
 
+@pytest.mark.slow
 def test_a_client_whose_labels_contradict_all_others_is_as_good_as_alone() -> None:
     batch = stack(contrary_federation())
     values: dict[str, Any] = {"init": "glorot", "lr": 0.01}

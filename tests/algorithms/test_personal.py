@@ -132,6 +132,7 @@ def test_records_are_about_those_who_trained(name: str) -> None:
 # ---- what it is for -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_algorithm
 def test_two_groups_gain_over_local_and_fedavg(name: str) -> None:
     batch = two_groups()

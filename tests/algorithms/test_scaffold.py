@@ -89,6 +89,7 @@ def test_the_servers_control_is_the_mean_of_the_clients(weighting: str) -> None:
             assert torch.allclose(value, ops.weighted_mean(controls, weights), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_control_removes_the_bias_of_local_steps() -> None:
     """A convex problem with unlike clients and many local steps.
 

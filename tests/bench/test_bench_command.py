@@ -21,6 +21,7 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_everything_is_written(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "results"
     assert run_command([*SERIES, "--reference", str(reference), "--out", str(out), "--repetitions", "3"]) == 0
@@ -39,6 +40,7 @@ def test_everything_is_written(reference: Path, tmp_path: Path, capsys: pytest.C
     assert f"wrote benchmark.json, .md and .png to {out}" in captured.err.replace("\n", "")
 
 
+@pytest.mark.slow
 def test_one_size_gives_no_picture(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["bench", "--banks", "1000/2", "--out", str(tmp_path / "out")]) == 0
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["benchmark.json", "benchmark.md"]

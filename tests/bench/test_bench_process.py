@@ -16,6 +16,7 @@ from fedspray.experiment import Data
 SMALL = Case(Data.of(dataset="banks", nodes=200, clients=2), "sage", "fedspray")
 
 
+@pytest.mark.slow
 def test_ours_plays_rounds_with_their_metrics() -> None:
     player = Player(process.OURS, SMALL, threads=1)
     try:
@@ -36,6 +37,7 @@ def test_ours_plays_rounds_with_their_metrics() -> None:
     assert 50e6 < samples[-1].peak_bytes < 5e9
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_says_how(tmp_path: Path) -> None:
     file = tmp_path / "dies.py"
     file.write_text("import os\ndef build(*given):\n    os._exit(7)\n")

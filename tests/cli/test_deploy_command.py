@@ -120,6 +120,7 @@ class TestWithTheExtra:
         for command in ("check", "start", "status", "ledger", "stop"):
             assert "start-up kit" in complaint(capsys, "site", command, tmp_path)
 
+    @pytest.mark.slow
     def test_a_project_that_does_not_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         project = tmp_path / "fraud"
         kit = init(project)

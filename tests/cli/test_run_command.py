@@ -135,6 +135,7 @@ def test_resume_before_the_first_checkpoint(tmp_path: Path, capsys: pytest.Captu
     assert again["models"] == whole["models"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_stops_cleanly(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [str(Path(sys.executable).with_name("fedspray")), "run", "--dataset", "banks", "--rounds", "5000"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from sites import Crash, Sites, stable
-from toys import ragged_federation
+from toys import fast, ragged_federation
 
 from fedspray import algorithms
 from fedspray.data.federation import Federation
@@ -61,7 +61,7 @@ def die_once(sites: Sites, when: Callable[[str, Ask], bool]) -> None:
     sites.trouble = trouble
 
 
-@pytest.mark.parametrize("algorithm", algorithms.names())
+@pytest.mark.parametrize("algorithm", fast(algorithms.names(), "fedspray", "fedspray2", "gcfl-plus", "scaffold"))
 def test_every_algorithm_ends_with_the_same_bits(tmp_path: Path, algorithm: str) -> None:
     federation = ragged_federation()
     settings = {"algorithm": algorithm, "values": {"rounds": 2, "hidden": 8}}
@@ -78,7 +78,7 @@ def test_several_seeds_part_of_the_clients_and_other_backbones(tmp_path: Path) -
     assert stable(make(tmp_path, federation, **settings).run()) == in_process(federation, **settings)
 
 
-@pytest.mark.parametrize("exchange", [1, 3, 5, 6, 7])
+@pytest.mark.parametrize("exchange", fast([1, 3, 5, 6, 7], 3))
 @pytest.mark.parametrize("site", [1])
 def test_a_server_that_dies_at_any_moment_changes_nothing(tmp_path: Path, exchange: int, site: int) -> None:
     """The sites before `site` have done the exchange, the others have not; all processes start again."""
@@ -236,7 +236,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
     return result["seeds"][0]["best_round"], folder / "run" / "seed-0" / SHARED
 
 
-@pytest.mark.parametrize("exchange", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("exchange", fast([2, 3, 4, 5, 6], 4))
 def test_after_a_crash_the_shared_part_is_still_that_of_the_reported_round(
     tmp_path: Path, settled: tuple[int, Path], exchange: int
 ) -> None:
@@ -278,7 +278,7 @@ def test_without_enough_answers_the_run_stops_and_can_go_on(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("algorithm", ["fedspray", "scaffold"])
-@pytest.mark.parametrize("exchange", [1, 2, 3, 4])
+@pytest.mark.parametrize("exchange", fast([1, 2, 3, 4], 2))
 def test_a_round_that_failed_at_one_site_is_repeated_as_if_it_had_not_been(
     tmp_path: Path, algorithm: str, exchange: int
 ) -> None:
@@ -343,7 +343,7 @@ def fail_in(sites: Sites, name: str, rounds: range) -> None:
     sites.trouble = lambda asked, ask: away if asked == name and ask.request.round_index in rounds else None
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedspray", "fedspray2"])
+@pytest.mark.parametrize("algorithm", fast(["fedavg", "fedspray", "fedspray2"], "fedspray2"))
 def test_a_site_that_leaves_for_good(tmp_path: Path, algorithm: str) -> None:
     """The others go on as if it failed from then on; the result is without it."""
     federation = ragged_federation()
@@ -363,7 +363,7 @@ def test_a_site_that_leaves_for_good(tmp_path: Path, algorithm: str) -> None:
     assert rows_of(sites, others, 1) == rows_of(away, others, 1)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedspray", "fedspray2"])
+@pytest.mark.parametrize("algorithm", fast(["fedavg", "fedspray", "fedspray2"], "fedspray2"))
 def test_a_site_that_joins_a_run(tmp_path: Path, algorithm: str) -> None:
     """It is as if it had been away until then."""
     federation = ragged_federation()

@@ -111,6 +111,7 @@ def test_a_site_leaves_and_comes_back_with_a_new_key(project: Project, tmp_path:
     assert project.proposed().fingerprint() == before, "its number was kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_authority", [False, True])
 def test_renewal_changes_no_key(project: Project, tmp_path: Path, new_authority: bool) -> None:
     kit = tmp_path / "north"

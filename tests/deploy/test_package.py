@@ -33,6 +33,7 @@ def test_a_copy_elsewhere_has_the_same_hash(tmp_path: Path) -> None:
     assert differences(installed_files(), installed_files(tmp_path / "copy")) == ["deploy/site/handler.py is changed"]
 
 
+@pytest.mark.slow
 def test_a_wheel_has_the_same_hash(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(

@@ -84,6 +84,7 @@ def test_one_process_at_a_time(kit: Kit) -> None:
     assert processes.stop([kit.folder]) == []
 
 
+@pytest.mark.slow
 def test_the_second_of_two_that_start_at_once_gives_up(kit: Kit) -> None:
     pid = processes.start_and_watch(kit.folder)
     late = subprocess.run(kit.command(kit.folder), capture_output=True, text=True, check=False)

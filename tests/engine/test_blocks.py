@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from toys import ragged_federation
+from toys import fast, ragged_federation
 
 from fedspray import algorithms, backbones
 from fedspray.engine import local
@@ -43,7 +43,7 @@ def test_threads_get_a_block_each_if_it_is_worth_it() -> None:
     assert [len(block) for block in large] == [25] * 4  # three would leave a thread without work
 
 
-@pytest.mark.parametrize("name", ["fedspray", "fedavg", "fedlit"])
+@pytest.mark.parametrize("name", fast(["fedspray", "fedavg", "fedlit"], "fedspray"))
 def test_blocks_trained_at_the_same_time_have_the_same_bits(name: str) -> None:
     def train(threads: int) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
         federation = build_federation("banks", clients=6, nodes=3_000)
@@ -85,7 +85,7 @@ def test_other_backbones_are_other_blocks() -> None:
     assert choose_blocks(ragged_federation(), algorithms_of("gcn", "sage", "gcn")) == [[0, 2], [1]]
 
 
-@pytest.mark.parametrize("name", algorithms.names())
+@pytest.mark.parametrize("name", fast(algorithms.names(), "fedspray", "fedspray2", "fedavg"))
 def test_dense_and_sparse_clients_are_other_blocks_and_train_together(name: str) -> None:
     dense, sparse = ragged_federation(), ragged_federation(sparse=True)
     mixed = replace(dense, clients=(dense.clients[0], sparse.clients[1], dense.clients[2]))

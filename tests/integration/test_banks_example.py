@@ -63,6 +63,7 @@ def _number(text: str, kind: str) -> float:
     return (datetime.fromisoformat(text) - datetime(2000, 1, 1)).total_seconds() / (365.25 * 86_400)
 
 
+@pytest.mark.slow
 def test_five_commands_from_csv_to_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "banks")
     monkeypatch.chdir(tmp_path / "banks")

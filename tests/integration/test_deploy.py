@@ -26,7 +26,11 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 @pytest.mark.parametrize(
     ("algorithm", "links"),
-    [("fedspray", []), ("fedavg", []), ("fedavg", ["--link", "noise sigma=0.01", "--link", "compress up_bits=4"])],
+    [
+        ("fedspray", []),
+        pytest.param("fedavg", [], marks=pytest.mark.nightly),
+        ("fedavg", ["--link", "noise sigma=0.01", "--link", "compress up_bits=4"]),
+    ],
 )
 def test_the_same_metrics_and_weights_as_in_one_process(tmp_path: Path, algorithm: str, links: list[str]) -> None:
     run = [*RUN, "--algorithm", algorithm, *links]

@@ -170,6 +170,7 @@ if round_index == 5 and Path(MARKER).exists():
 """
 
 
+@pytest.mark.nightly
 def test_one_nan_from_one_site(tmp_path: Path) -> None:
     federation, marker = Federation(tmp_path / "federation"), tmp_path / "marker"
     marker.touch()

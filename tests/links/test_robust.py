@@ -111,6 +111,7 @@ def half() -> Any:
     return Federation.from_graphs(graphs, name="half")
 
 
+@pytest.mark.slow
 def test_robust_means_hold_where_the_plain_one_collapses() -> None:
     """Two of nine clients turn their updates round, five times as long."""
     attack = "attackers clients=1,5 factor=5"

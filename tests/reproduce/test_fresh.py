@@ -86,6 +86,7 @@ def test_a_level_is_held_for_five_rounds(curve: list[float | None], expected: in
     assert first_held(curve, 0.9) == expected
 
 
+@pytest.mark.slow
 def test_rounds_bytes_and_seconds_to_a_level() -> None:
     result = made(reach)
     assert result.results_csv is not None

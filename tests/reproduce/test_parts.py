@@ -144,6 +144,7 @@ def test_cost_is_bytes_and_time_per_client_and_round(tmp_path: Path) -> None:
     assert PARTS["cost"](make(tmp_path, "cost", methods, run=False, access=Theirs([]))).findings == []
 
 
+@pytest.mark.slow
 def test_proposition_1_has_three_federations_and_a_picture(tmp_path: Path) -> None:
     result = PARTS["proposition1"](make(tmp_path, "table2", quick=True))
     assert len(result.lines) == 9

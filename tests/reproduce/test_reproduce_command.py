@@ -52,6 +52,7 @@ def test_a_table_is_printed_and_written(capsys: pytest.CaptureFixture[str]) -> N
     assert "4 cells are already" in captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_what_needs_no_training_works_with_pubmed_alone(
     capsys: pytest.CaptureFixture[str], real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

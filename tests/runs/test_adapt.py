@@ -58,6 +58,7 @@ def test_fedavgs_newcomer_goes_on_from_the_global_model(banks: Federation) -> No
     assert all(torch.equal(model.snapshot.message[name], message[name]) for name in message)
 
 
+@pytest.mark.slow
 def test_fedspray2s_teacher_stays_and_helps(banks: Federation) -> None:
     others, newcomer = without(banks, 3)
     shared = shared_of(others, "fedspray2", rounds=40)

@@ -177,6 +177,7 @@ def test_a_model_whose_weights_are_wrong_is_refused(how: str, finished: Path, tm
         PersonalModel.load(tmp_path / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_run_that_is_told_to_end_saves_itself(ending: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedspray.cli.main import entry_point; entry_point()", "run"]

@@ -84,6 +84,7 @@ def test_a_bare_graphml_gets_structural_features(tmp_path: Path) -> None:
     assert (done.num_nodes, done.num_edges, done.num_features) == (4, 3, 4)
 
 
+@pytest.mark.slow
 def test_files_that_unpack_without_end_are_refused(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "bomb.csv.gz", "wb") as stream:
         stream.write(b"a,b\n" + b"1,1\n" * 2_000_000)
