@@ -88,7 +88,7 @@ def test_flipped_bits_of_a_federation_are_refused(tmp_path: Path) -> None:
     assert flips_that_are_believed(tmp_path / "saved", tmp_path / "flipped", 40, read) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_500_flipped_bits_are_refused(finished: Path, tmp_path: Path) -> None:
     assert flips_that_are_believed(finished, tmp_path, 500) == []
 

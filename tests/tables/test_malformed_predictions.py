@@ -106,7 +106,7 @@ def test_malformed_schemas(data: st.DataObject) -> None:
     read_schema(data)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(thousand, max_examples=5_000)
 @given(data=st.data())
 def test_thousands_of_malformed_schemas(data: st.DataObject) -> None:
