@@ -150,21 +150,18 @@ class Worker:
         return {} if best is None else self._evaluated(best, detail=False)
 
     def _evaluated(self, shown: Snapshot, *, detail: bool) -> Message:
+        """A model's predictions as counts; the loss may come from other logits."""
         with flush_denormals(), torch.no_grad():
             algorithm, state, batch = clients.bound(self.algorithm, shown.client, self._placed)
             logits = algorithm.predict(state, shown.message, batch)
             loss_logits = algorithm.loss_logits(state, shown.message, batch)
-        loss_logits = None if loss_logits is None else loss_logits.cpu()
-        return self._counted(shown, logits.cpu(), loss_logits, detail=detail)
-
-    def _counted(self, model: Snapshot, logits: Tensor, loss_logits: Tensor | None, *, detail: bool) -> Message:
-        """A model's predictions as counts; the loss may come from other logits."""
+        logits, loss_logits = logits.cpu(), None if loss_logits is None else loss_logits.cpu()
         if not all(torch.isfinite(part).all() for part in (logits, loss_logits) if part is not None):
-            raise NotFinite(f"the model of round {model.round_index} gives predictions that are not finite")
+            raise NotFinite(f"the model of round {shown.round_index} gives predictions that are not finite")
         counts = self._counter.count(logits, loss_logits)
         if not detail:
             return counts
-        whose = torch.full((self.batch.num_clients,), model.round_index, dtype=torch.int32)
+        whose = torch.full((self.batch.num_clients,), shown.round_index, dtype=torch.int32)
         return {**counts, **self._counter.detail(logits), "evaluation.round": whose}
 
     def memory_at(self, round_index: int) -> Memory:

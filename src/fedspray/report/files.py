@@ -24,7 +24,8 @@ def check_target(path: Path, suffixes: Sequence[str], option: str) -> None:
         option: what asked for the file, for the message.
     """
     if path.suffix.lower() not in suffixes:
-        raise InputError(f"{option} {path} ends in {path.suffix or 'nothing'!r}, but must end in {_choices(suffixes)}")
+        allowed = " or ".join(suffixes)
+        raise InputError(f"{option} {path} ends in {path.suffix or 'nothing'!r}, but must end in {allowed}")
     if path.is_dir():
         raise InputError(f"{option} {path} is a folder, but a file is needed")
     parent = next(folder for folder in path.absolute().parents if folder.exists())

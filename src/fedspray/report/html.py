@@ -93,7 +93,7 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
             other_seeds=len({frozenset(run.seed for run in method.seeds) for method in comparison.methods}) > 1,
             reference=comparison.reference,
             lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
-            num_cells=sum(_num_cells(card) for card in cards if card and card.reference),
+            num_cells=sum(int((card.counts[0, ..., 0] > 0).sum()) for card in cards if card and card.reference),
             has_card=any(card and shows(card, comparison) for card in cards),
             has_nodes=not coarse,
             coarse=coarse,
@@ -255,11 +255,6 @@ def _subtitle(comparison: Comparison) -> str:
 
 def _range(values: Sequence[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"
-
-
-def _num_cells(card: Card) -> int:
-    """How many cells with minority nodes a card has."""
-    return int((card.counts[0, ..., 0] > 0).sum())
 
 
 def _provenance(method: Contender) -> Json:

@@ -91,7 +91,7 @@ class SharedPart:
         elif task is None or "round" not in meta:
             raise InputError(f"{file} is not what a run's clients share: give RUN/seed-…/{FILE}")
         else:
-            run, known = resolve(_settings_beside(file)), task
+            run, known = resolve(RunSettings(**files.read_json(file.parent.parent / "settings.json")["run"])), task
             template = tree.cast(run.algorithm.init_server(known, seed=0), run.dtype)
             server = tree.part_of(tensors, "server")
             check_tensors(str(file), server, tree.flatten(template))
@@ -99,10 +99,6 @@ class SharedPart:
         blank = tree.cast(run.algorithm.init_server(known, seed=0), run.dtype)
         check_tensors(str(file), shared, run.algorithm.broadcast(blank, (0,)))
         return cls(run.algorithm, run.settings, known, shared, int(meta["round"]), str(meta.get("dataset", "")))
-
-
-def _settings_beside(file: Path) -> RunSettings:
-    return RunSettings(**files.read_json(file.parent.parent / "settings.json")["run"])
 
 
 def adapt(shared: SharedPart, client: Client, *, rounds: int = ROUNDS, seed: int = 0) -> PersonalModel:

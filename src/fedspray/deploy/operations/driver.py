@@ -194,7 +194,7 @@ class Driver:
         # A job of a server that was killed keeps its status, but has no process.
         if job in session.running():
             return False
-        return time.monotonic() - self._alive > PATIENCE or self._job_time() < session.started()
+        return time.monotonic() - self._alive > PATIENCE or self._jobs()[-1]["time"] < session.started()
 
     def _named(self, sites: Sequence[str]) -> str:
         """Sites, and for those that lost their connection, when."""
@@ -271,9 +271,6 @@ class Driver:
     def _job(self) -> str | None:
         jobs = self._jobs()
         return str(jobs[-1]["id"]) if jobs else None
-
-    def _job_time(self) -> float:
-        return float(self._jobs()[-1]["time"])
 
     def _due(self) -> bool:
         if time.monotonic() - self._asked < ASK_EVERY:
