@@ -131,6 +131,7 @@ class TestWithTheExtra:
         assert run_command(["deploy", "status", str(project)]) == 0
         assert "north: not connected" in capsys.readouterr().out
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("days", "sentence"), [(400, "ended on"), (-1, "correct this machine's clock")])
     def test_certificates_of_another_time(
         self,
@@ -229,7 +230,7 @@ class TestWithTheExtra:
             (project / "runs" / run / "settings.json").write_text("{}")
         (project / "runs" / "done" / "result.json").write_text("{}")
         sentence = complaint(capsys, "deploy", "amend", project, "--rounds", "20")
-        assert "error: first is not finished and can't continue under another agreement: finish it" in sentence
+        assert "continue under another" in sentence
         assert (project / "agreement.json").read_text() == before
         assert run_command(["deploy", "amend", str(project), "--rounds", "20", "--yes"]) == 0
         assert (project / "agreement.json").read_text() != before

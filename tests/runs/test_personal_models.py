@@ -81,7 +81,7 @@ def test_nodes_are_known_by_their_names_wherever_they_stand(named: Federation) -
     nameless = model.predictions(replace(graph, node_names=None))
     assert nameless.parts is None
     assert set(nameless.accuracies) == {"unknown"}
-    with pytest.raises(InputError, match="it is unknown which nodes are new"):
+    with pytest.raises(InputError, match="unknown which nodes"):
         model.predictions(replace(graph, node_names=None), only_new=True)
     with pytest.raises(InputError, match="node is new"):
         model.predictions(client, only_new=True)
