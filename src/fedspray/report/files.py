@@ -78,10 +78,6 @@ def _cells(column: Sequence[Any]) -> list[Any]:
     return ["" if np.isnan(value) else f"{value:.6f}" for value in values.tolist()]
 
 
-def _choices(suffixes: Sequence[str]) -> str:
-    return " or ".join(suffixes)
-
-
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
