@@ -27,6 +27,8 @@ from fedspray.files import Json
 GROUPS = ("all", "minority")
 SURE = 0.65
 """Advice is given where one of the two answers is at least this likely."""
+GAIN = 0.01
+"""What counts as help: the gain in accuracy."""
 
 _ROUNDING = 1e-3
 """Ranges are written with a few digits."""
