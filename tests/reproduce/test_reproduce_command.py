@@ -163,7 +163,7 @@ def test_a_part_that_does_not_know_the_data_set_writes_nothing(capsys: pytest.Ca
         (["table2", "--dataset", "pubmet"], "unknown data set 'pubmet'"),
         (["table2", "--partitions", "nowhere"], "--partitions nowhere is not a folder"),
         (["table2", "--experiments", "nowhere"], "--experiments nowhere is not a folder"),
-        (["table3", "--experiments", "mine"], "mine holds no file table3-*.toml"),
+        (["table3", "--experiments", "mine"], "mine holds no file table3.toml"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_writes_nothing(
