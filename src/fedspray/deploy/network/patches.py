@@ -26,6 +26,8 @@ from nvflare.fuel.f3.connection import Connection
 from nvflare.fuel.f3.drivers import grpc_driver
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager, NullConnection
+from nvflare.fuel.f3.sfm.constants import Types
+from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.hci.server.reg import ServerCommandRegister
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import JobFailureMsgKey
@@ -99,12 +101,24 @@ def _guard_connections(guard: Guard) -> None:
         fault = guard.fault_of_connection(manager, connection, name)
         if fault is None:
             update(manager, sfm_conn, data)
+            if getattr(sfm_conn, "owes_ready", False):
+                say(sfm_conn, Types.READY)
             if guard.is_server and name in guard.sites and not hasattr(connection, "site"):
                 connection.site = name
                 guard.record(CONNECTED, name, f"from {connection.get_conn_properties().get('peer_addr', '?')}")
             return
         guard.refuse(_sender(guard, connection, name), f"a connection as {name!r}", fault)
         close(connection, fault)
+
+    say: Callable[..., None] = SfmConnection.send_handshake
+
+    @wraps(say)
+    def send_handshake(sfm_conn: Any, frame_type: int) -> None:
+        """NVFlare says that it is ready before it knows who calls: a message that comes at once would be lost."""
+        if frame_type == Types.READY:
+            sfm_conn.owes_ready = True
+        else:
+            say(sfm_conn, frame_type)
 
     def serve(servicer: Any, requests: Iterable[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         """NVFlare's gRPC service; a connection that is closed from this side says why."""
@@ -144,6 +158,7 @@ def _guard_connections(guard: Guard) -> None:
         read(connection, heard())
 
     ConnManager.update_endpoint = update_endpoint
+    SfmConnection.send_handshake = send_handshake
     grpc_driver.Servicer.Stream = serve
     grpc_driver.StreamConnection.read_loop = read_loop
 
