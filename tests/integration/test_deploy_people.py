@@ -100,7 +100,7 @@ def test_from_zip_files_to_a_result(place: Path) -> None:
     assert status["runs"]["first"]["missed"] == {}
     assert all(jobs is not None for jobs in status["sites"].values())
     ledger = json.loads(say_json("site", "ledger", kit(place, "bank_01")))
-    assert ledger["runs"]["first"]["answers"] == ROUNDS + 2
+    assert ledger["runs"]["first"]["answers"] == ROUNDS + 3  # its yes, its numbers, every round, its report
     model = kit(place, "bank_01") / "models" / "first" / "seed-0"
     say("predict", "--model", model, "--graph", place / "data" / "clients" / "bank_01", "--out", place / "p.csv")
 
