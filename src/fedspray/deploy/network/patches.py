@@ -93,7 +93,7 @@ def _guard_messages(guard: Guard) -> None:
 
 
 def _guard_connections(guard: Guard) -> None:
-    update: Callable[..., None] = ConnManager.update_endpoint
+    update, say = ConnManager.update_endpoint, _hold_ready()
 
     @wraps(update)
     def update_endpoint(manager: ConnManager, sfm_conn: Any, data: dict[str, Any]) -> None:
@@ -109,16 +109,6 @@ def _guard_connections(guard: Guard) -> None:
             return
         guard.refuse(_sender(guard, connection, name), f"a connection as {name!r}", fault)
         close(connection, fault)
-
-    say: Callable[..., None] = SfmConnection.send_handshake
-
-    @wraps(say)
-    def send_handshake(sfm_conn: Any, frame_type: int) -> None:
-        """NVFlare says that it is ready before it knows who calls: a message that comes at once would be lost."""
-        if frame_type == Types.READY:
-            sfm_conn.owes_ready = True
-        else:
-            say(sfm_conn, frame_type)
 
     def serve(servicer: Any, requests: Iterable[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         """NVFlare's gRPC service; a connection that is closed from this side says why."""
@@ -158,9 +148,26 @@ def _guard_connections(guard: Guard) -> None:
         read(connection, heard())
 
     ConnManager.update_endpoint = update_endpoint
-    SfmConnection.send_handshake = send_handshake
     grpc_driver.Servicer.Stream = serve
     grpc_driver.StreamConnection.read_loop = read_loop
+
+
+def _hold_ready() -> Callable[..., None]:
+    """NVFlare says that it is ready before it knows who calls: a message that comes at once would be lost.
+
+    Returns what says it.
+    """
+    say: Callable[..., None] = SfmConnection.send_handshake
+
+    @wraps(say)
+    def send_handshake(sfm_conn: Any, frame_type: int) -> None:
+        if frame_type == Types.READY:
+            sfm_conn.owes_ready = True
+        else:
+            say(sfm_conn, frame_type)
+
+    SfmConnection.send_handshake = send_handshake
+    return say
 
 
 def _tell_loss(guard: Guard, connection: Any) -> None:
