@@ -45,6 +45,14 @@ def test_any_change_of_a_byte_is_found(tmp_path: Path, data: st.DataObject) -> N
     assert f"line {line}," in str(found.value) or f"line {line + 1}," in str(found.value) or line == 4
 
 
+def test_a_blank_is_a_byte_too(tmp_path: Path) -> None:
+    file = tmp_path / "ledger"
+    written(file, 2)
+    file.write_bytes(file.read_bytes().replace(b": ", b":\t", 1))  # means the same in JSON
+    with pytest.raises(InputError, match="line 1"):
+        chain.verify(file)
+
+
 @pytest.mark.parametrize(
     ("lines", "wrong"),
     [([0, 2, 3], 2), ([1, 2, 3], 1), ([0, 2, 1, 3], 2), ([0, 1, 1, 2, 3], 3)],

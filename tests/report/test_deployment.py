@@ -19,7 +19,7 @@ def test_a_sites_reason_is_shown_as_it_is(tmp_path: Path) -> None:
     recorder = ProgressRecorder(tmp_path, "job")
     recorder.show(seed=0, round=2)
     site = {"failed": "[/bold] [red]no[/red]", "bytes_down": 1}
-    recorder.add_exchange(0, {"round": 1, "sites": dict.fromkeys(roster.clients, site)})
+    recorder.add_exchange(0, {"round": 1, "time": 0.0, "sites": dict.fromkeys(roster.clients, site)})
     table = progress_table(tmp_path, Agreement(roster, RunSettings(values={"rounds": 5})))
     Console(width=200, file=shown).print(table)
     assert "round 2 of 5" in shown.getvalue()

@@ -51,7 +51,8 @@ def verify(file: Path, heads: Collection[str] = ()) -> Json:
         entry = _read(raw)
         if _seal_of(entry):
             before = seals[-1] if seals else _of_older(data[:place])
-            if files.seal({k: v for k, v in entry.items() if k != "seal"}, before) != entry:
+            sealed = files.seal({k: v for k, v in entry.items() if k != "seal"}, before)
+            if sealed != entry or json.dumps(entry).encode() != raw:
                 raise InputError(f"{file}, line {(*broken, number)[0]}, is wrong: it was changed, or lines are missing")
             seals.append(_seal_of(entry))
             cut_off, broken = cut_off + broken, []
