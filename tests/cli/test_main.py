@@ -60,8 +60,13 @@ def test_every_page_and_the_version_answer_without_heavy_imports() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"]])
-def test_help_takes_little_more_than_the_imports_of_its_libraries(words: list[str]) -> None:
-    """At most 0.30 CPU seconds where these imports take 0.15."""
+def test_help_takes_little_more_than_the_imports_of_its_libraries(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 0.30 CPU seconds where these imports take 0.15, with compiled modules, as users have them."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
+    cpu_seconds(help_of(words))  # compiles them
     libraries = "import cyclopts.help, docstring_parser, rich.console, rich.panel, rich.table"
     ratios = [cpu_seconds(help_of(words)) / cpu_seconds(libraries) for _ in range(7)]
     assert statistics.median(ratios) < 2.2
