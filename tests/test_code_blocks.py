@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -214,6 +215,8 @@ def test_the_blocks_of_a_page_run(
         monkeypatch.setenv("FEDSPRAY_DATA", str(request.getfixturevalue("real_data")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mypkg"]:
+        del sys.modules[name]  # of another page or test, which has other files in it
     session: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.title:
