@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -214,6 +214,7 @@ def test_the_blocks_of_a_page_run(
     if page.removeprefix("docs/") in DATA:
         monkeypatch.setenv("FEDSPRAY_DATA", str(request.getfixturevalue("real_data")))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place, "mypkg").exists()])
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "mypkg"]:
         del sys.modules[name]  # of another page or test, which has other files in it
