@@ -35,11 +35,11 @@ if 'client.worker_process' in line or 'server.runner_process' in line:
     folder = {folder!r}
 
     answer = run.SiteRun.answer
-    def watched(self, ask):
+    def watched(self, ask, *more):
         if self._id == {lost} and ask.request.round_index >= {when} and ask.step in (None, 'sum'):
             os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
-        return answer(self, ask)
+        return answer(self, ask, *more)
     run.SiteRun.answer = watched
 
     masked = sums.Party.masked
