@@ -81,6 +81,20 @@ def test_an_answer_is_waited_for(sites: Sites, monkeypatch: pytest.MonkeyPatch) 
     assert events(kit) == [("run asked", "coordinator"), ("run accepted", "engineer")]
 
 
+def test_a_site_that_has_not_decided_says_so_and_may_be_asked_again(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "HOLD", 0.1)
+    monkeypatch.setattr(run, "LOOK_EVERY", 0.01)
+    kit = asks_about_everything(sites)
+    first = asked(sites, lambda: False)
+    assert (first.undecided, first.error) == (True, None)
+    consent.answer(kit, "run", True)
+    assert not asked(sites, lambda: False).undecided
+    assert len(ledger.read_answers(kit)) == 2
+    assert events(kit) == [("run asked", "coordinator"), ("run accepted", "engineer")]
+
+
 def test_a_refusal_is_named_with_its_reason_and_can_come_later(sites: Sites) -> None:
     kit = sites.folder / SITE
     assert asked(sites).error is None
@@ -105,13 +119,13 @@ def test_a_run_that_too_many_refuse_stops_with_their_reasons(sites: Sites) -> No
 
 def test_a_yes_is_for_one_agreement(sites: Sites) -> None:
     kit = asks_about_everything(sites)
-    assert "has not agreed" in str(asked(sites).error)
+    assert asked(sites).undecided
     consent.answer(kit, "run", True)
     old = sites.agreement
     new = replace(old, settings=replace(old.settings, values={"rounds": 4, "min_clients": 2}))
     sites.agree(new)
     (kit / "state" / policy.FILE).unlink()
-    assert "has not agreed" in str(asked(sites).error)
+    assert asked(sites).undecided
     assert consent.answers(kit)[0]["offer"]["rounds"] == 4
 
 
@@ -220,5 +234,5 @@ def test_a_policy_that_is_wrong_is_refused_and_takes_nothing(sites: Sites, text:
     (kit / "state" / policy.FILE).write_text(text)
     with pytest.raises(InputError, match=r"policy\.toml"):
         Policy.read(kit)
-    assert "has not agreed" in str(asked(sites).error)
+    assert asked(sites).undecided
     assert "policy.toml" in consent.answers(kit)[0]["why"]

@@ -21,6 +21,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from toys import ragged_federation
 
+from fedspray.deploy import ledger
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.messages.wire import Ask, Reply, freeze
 from fedspray.deploy.network.answers import UNREADABLE
@@ -98,6 +99,28 @@ class Controller(RunController):
 def shareable(reply: Reply, **changes: Any) -> Shareable:
     head, arrays = reply.pack()
     return Shareable({"head": head, "arrays": freeze(arrays), **changes})
+
+
+def test_a_new_run_waits_for_a_person_but_not_for_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One site says twice that it has not decided, one refuses, one takes up the question and never answers."""
+    monkeypatch.setattr(controllers, "HOLD", 0.2)
+    controller = Controller(tmp_path)
+    said = {"slow": [Reply(undecided=True), Reply(undecided=True), GOOD], "against": [BAD], "silent": []}
+    asked: list[tuple[str, int]] = []
+
+    def send(task: Task, fl_ctx: FLContext, targets: list[str]) -> None:
+        (name,) = targets
+        asked.append((name, task.data["head"]["turn"]))
+        task.before_task_sent_cb(ClientTask(Client(name, ""), task), fl_ctx)
+        if said[name]:
+            threading.Timer(0.05, controller._give_one, [task, name, said[name].pop(0)]).start()
+
+    monkeypatch.setattr(controller, "send", send)
+    controller._ask_consent(list(said), 0, tmp_path)
+    assert asked == [("slow", 1), ("against", 1), ("silent", 1), ("slow", 2), ("slow", 3)]
+    told = {event["sender"]: (event["event"], event["what"]) for event in ledger.read_events(tmp_path)}
+    assert told == {"against": ("run refused", "no"), "silent": ("did not say whether it takes part", ABSENT)}
+    assert read_progress(tmp_path)["waiting_for"] == []
 
 
 def test_evaluations_do_not_start_the_grace_time(tmp_path: Path) -> None:

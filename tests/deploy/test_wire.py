@@ -10,7 +10,9 @@ from fedspray.deploy.messages.wire import Ask, Malformed, Reply, freeze, thaw
 from fedspray.engine.worker import Request
 
 ASK = Ask(3, Request(2, best_round=1, from_round=1), {"gnn.weight": torch.rand(1, 4, 2), "n": torch.tensor([7])})
-REPLY = Reply({"w": torch.rand(1, 3)}, {"evaluation.loss": torch.rand(1, 3).double()}, True, None, "ab" * 32, 0.5, 0.25)
+REPLY = Reply(
+    {"w": torch.rand(1, 3)}, {"evaluation.loss": torch.rand(1, 3).double()}, True, None, False, "ab" * 32, 0.5, 0.25
+)
 
 
 def test_what_is_packed_is_unpacked() -> None:

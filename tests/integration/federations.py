@@ -85,7 +85,7 @@ def kill_all(project: Path, kit: str) -> None:
 
 
 def spoilt(folder: Path, code: str) -> str:
-    """A PYTHONPATH with which a site's process runs some code whenever it is about to answer, its consent apart.
+    """A PYTHONPATH with which a site's process runs some code before each answer, its consent included.
 
     ``code`` sees ``result``, NVFlare's answer, and ``round_index``; it may replace ``result``.
     """
@@ -100,7 +100,6 @@ def spoilt(folder: Path, code: str) -> str:
         "    def execute(self, name, shareable, *more):\n"
         "        round_index = shareable['head']['request']['round_index']\n"
         "        result = honest(self, name, shareable, *more)\n"
-        "        if shareable['head'].get('step') == 'consent': return result\n"
         + "".join(f"        {line}\n" for line in code.splitlines())
         + "        return result\n"
         "    executor.SiteExecutor.execute = execute\n"

@@ -26,6 +26,8 @@ from fedspray.nn.tree import Message
 Arrays = dict[str, np.ndarray[Any, Any]]
 CONSENT = "consent"
 """The step before the first round of a job: whether a site takes part in this run. It may take a person to answer."""
+HOLD = 30.0
+"""Seconds that a site waits for its person before it answers that it has not decided, and is asked again."""
 SUM = "sum"
 """The step in which sites do what is asked of them, and mask what they send."""
 GUARD = "secure-sum"
@@ -79,6 +81,7 @@ class Ask:
 HEAD = {
     "trained": "whether the site trained",
     "error": "what failed: sentences about agreement, version and rounds, of other errors their kind only",
+    "undecided": "whether a person at the site has yet to accept or refuse the run",
     "model": "sha256 of the personal model, at the end of a run: whether two models are the same",
     "seconds": "how long it took, and so about how much data there is",
     "cpu_seconds": "the same, in CPU time",
@@ -98,6 +101,8 @@ class Reply:
     trained: bool = False
     error: str | None = None
     """Why the site could not do what was asked."""
+    undecided: bool = False
+    """Whether the site has yet to say if it takes part."""
     model: str | None = None
     """sha256 of the site's personal model, at the end of a run."""
     seconds: float = 0.0
@@ -120,8 +125,8 @@ class Reply:
         _check_keys(
             head,
             {
-                **{"trained": bool, "error": text, "model": text, "seconds": number, "cpu_seconds": number},
-                **{"seed": maybe, "round_index": maybe, "ledger": text},
+                **{"trained": bool, "error": text, "undecided": bool, "model": text},
+                **{"seconds": number, "cpu_seconds": number, "seed": maybe, "round_index": maybe, "ledger": text},
             },
         )
         for name in ("seconds", "cpu_seconds"):

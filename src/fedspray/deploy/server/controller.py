@@ -18,7 +18,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.deploy.locks import Lock
-from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Malformed, Reply, freeze, thaw
+from fedspray.deploy.messages.wire import CONSENT, HOLD, SUM, Ask, Malformed, Reply, freeze, thaw
 from fedspray.deploy.network.answers import TASK, UNREADABLE
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.server.host import Quorum, RemoteHost
@@ -52,14 +52,6 @@ class _Exchange:
     def awaits(self, name: str) -> bool:
         """Whether a site was asked and has not answered yet."""
         return name in self.fetched and name not in self.arrived
-
-
-class _Everybody(Quorum):
-    """Waits for each answer, however long that takes."""
-
-    def is_settled(self, arrived: Mapping[str, Reply | str]) -> bool:
-        """Never: it ends when nobody is missing."""
-        return False
 
 
 class RunController(Controller):  # type: ignore[misc]
@@ -147,17 +139,28 @@ class RunController(Controller):  # type: ignore[misc]
             lock.release()
 
     def _ask_consent(self, sites: list[str], seed: int, folder: Path) -> None:
-        """Asks who takes part. A run begins when all have answered; one that is under way waits for the grace time."""
+        """Asks who takes part. A new run waits for who has not decided; one that is under way for the grace time.
+
+        Who does not answer at all is not waited for: a site holds its answer back for a while only.
+        """
         begun = any(folder.glob("seed-*/checkpoint*")) or any(folder.glob("seed-*/result.json"))
-        ask = Ask(seed, Request(1, train=False, evaluate=False), {}, CONSENT)
-        quorum = Quorum(frozenset(), 0) if begun else _Everybody(frozenset(sites), len(sites))
-        for name, reply in self.deliver(dict.fromkeys(sites, ask), quorum).items():
-            if isinstance(reply, Reply) and reply.error is not None:
-                self._recorder.tell("run refused", name, reply.error)
+        grace, turn = self._grace + (0.0 if begun else HOLD), 0
+        while sites:
+            turn += 1
+            ask = Ask(seed, Request(1, train=False, evaluate=False), {}, CONSENT, turn)
+            replies = self.deliver(dict.fromkeys(sites, ask), Quorum(frozenset(), 0), grace)
+            for name, reply in replies.items():
+                if isinstance(reply, str):
+                    self._recorder.tell("did not say whether it takes part", name, reply)
+                elif reply.error is not None:
+                    self._recorder.tell("run refused", name, reply.error)
+            undecided = [name for name, reply in replies.items() if isinstance(reply, Reply) and reply.undecided]
+            sites = [] if begun else undecided
+        self._recorder.show(waiting_for=[], waiting_since=None)
 
     # ---- one exchange -------------------------------------------------------------------------------
 
-    def deliver(self, asks: Mapping[str, Ask], quorum: Quorum) -> dict[str, Reply | str]:
+    def deliver(self, asks: Mapping[str, Ask], quorum: Quorum, grace: float | None = None) -> dict[str, Reply | str]:
         """Asks every site, waits for enough of those that count, and for the others the grace time."""
         began, exchange = time.monotonic(), _Exchange()
         with self._news:
@@ -186,7 +189,7 @@ class RunController(Controller):  # type: ignore[misc]
             self.send(tasks[name], self._context, targets=[name])
         ask = next(iter(asks.values()))
         try:
-            self._wait(list(asks), quorum, ask)
+            self._wait(list(asks), quorum, ask, self._grace if grace is None else grace)
         finally:
             for name, task in tasks.items():
                 if not isinstance(exchange.arrived.get(name), Reply):
@@ -201,13 +204,15 @@ class RunController(Controller):  # type: ignore[misc]
             self._log(ask, asks, arrived, sizes, time.monotonic() - began)
         return {name: arrived.get(name, ABSENT) for name in asks}
 
-    def _wait(self, names: list[str], quorum: Quorum, ask: Ask) -> None:
+    def _wait(self, names: list[str], quorum: Quorum, ask: Ask, grace: float) -> None:
         """Returns when all that can be expected has arrived."""
-        shown: list[str] = []
+        again = ask.step == CONSENT and ask.turn > 1  # the same sites are waited for as before
+        shown = names if again else []
         settled_since: float | None = None
         began = time.monotonic()
         doing = {"state": "asking"} if ask.step == CONSENT else {"state": "running", "round": ask.request.round_index}
-        self._recorder.show(**doing, waiting_for=[], waiting_since=None)
+        if not again:
+            self._recorder.show(**doing, waiting_for=[], waiting_since=None)
         while True:
             with self._news:
                 self._news.wait(POLL * 5)
@@ -225,12 +230,12 @@ class RunController(Controller):  # type: ignore[misc]
             if settled:
                 settled_since = settled_since or now
                 # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
-                if now - settled_since > (min(self._grace, MOMENT) if gone else self._grace):
+                if now - settled_since > (min(grace, MOMENT) if gone else grace):
                     break
             if awaited != shown and now - began > 1.0:
                 self._recorder.show(waiting_for=awaited, waiting_since=time.time())
                 shown = awaited
-        if shown:
+        if shown and ask.step != CONSENT:
             self._recorder.show(waiting_for=[], waiting_since=None)
 
     def _log(

@@ -28,7 +28,7 @@ from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.messages.schema import MessageSchema, difference
-from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Reply
+from fedspray.deploy.messages.wire import CONSENT, HOLD, SUM, Ask, Reply
 from fedspray.deploy.site import consent
 from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
@@ -96,15 +96,15 @@ class SiteRun:
     def answer(self, ask: Ask, stopped: Callable[[], bool] = lambda: True) -> Reply:
         """Does what is asked and remembers it; refuses what is not part of the agreed run.
 
-        Whether this site takes part is waited for, until the job is ``stopped``.
+        Whether this site takes part is waited for, but not for ever, and not once the job is ``stopped``.
         """
         if ask.step == CONSENT:
-            while not self._consented() and not stopped():
+            deadline = time.monotonic() + HOLD
+            while not (consented := self._consented()) and time.monotonic() < deadline and not stopped():
                 time.sleep(LOOK_EVERY)
+            return Reply(undecided=not consented)
         if not self._consented():
             raise Refused(f"{self._site.name} has not agreed to this run yet")
-        if ask.step == CONSENT:
-            return Reply()
         self._check(ask)
         worker = self._worker_for(ask.seed)
         if self._party is not None and ask.step != SUM:
