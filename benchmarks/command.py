@@ -63,7 +63,7 @@ def bench(
     out: Annotated[Path | None, flag(f"A folder for {NAME}.json, .md and .png.", "DIR", box=_HOW)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what a round costs: CPU and wall time, memory, and ratios to the floor of its bare products."""
+    """Measure what a round costs: CPU and wall time, memory, and how that compares with the bare matrix products."""
     from benchmarks.cases import choose_cases
     from fedspray.report.files import check_target
 

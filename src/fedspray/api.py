@@ -80,13 +80,13 @@ def run(
         preset: a named set of the algorithm's settings, for an algorithm by name or class.
         backbone_of: clients that use another backbone, where the algorithm allows it: names or classes.
         out: a new folder for everything; None writes nothing.
-        threads: for training blocks of clients in parallel, or inside products.
-        engine: where clients are trained: ``local`` (this process), or ``ray``, in an actor for each thread.
+        threads: number of threads, for training blocks of clients in parallel or inside matrix products.
+        engine: where clients train: ``local`` (this process) or ``ray`` (an actor for each thread).
         cluster: address of the Ray head; by default one is started here, or found where ``ray.init`` was called.
         progress: show a bar in a terminal or notebook.
         on_record: called with the seed and each round's record.
         callbacks: objects of subclasses of `Callback`, called at exchanges, records, rounds and ends.
-        track: ``mlflow`` or ``wandb`` keeps the run there too.
+        track: ``mlflow`` or ``wandb``: also log the run there.
         values: any setting of the algorithm, the backbone or the rounds, overriding an object's; and run options:
             ``keep_split=True`` (the federation's own splits for every seed), ``dtype="float64"`` …
     """

@@ -141,7 +141,7 @@ class RunSettings:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the algorithm, backbone and rounds that differ from the defaults (and from the preset)."""
     backbone_of: Mapping[str, str] = knob(
-        dict, "Another backbone for one client (where no GNN is shared).", metavar="CLIENT=NAME"
+        dict, "Another backbone for one client, with methods that don't share the GNN.", metavar="CLIENT=NAME"
     )
     seeds: tuple[int, ...] = (0,)
     keep_split: bool = knob(
@@ -149,7 +149,7 @@ class RunSettings:
     )
     baseline: str | None = knob(
         None,
-        "Also train this for comparison, and say which clients are better off: local.",
+        "Also train this baseline, and report which clients are better off: local.",
         metavar="local",
         usual="nothing",
         choices=("local",),

@@ -44,7 +44,7 @@ def build_federation(
             card, or an object such as `Banks` with all its settings.
         partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``; in Python also an object,
             which has the number of clients and all its settings, or a class. A setting that only one partitioner
-            needs names it: ``partition_dir`` stands for `files`.
+            has implies it: ``partition_dir`` implies `files`.
         seed: draws the splits; 0 by default, a saved federation keeps its own.
         knobs: the other fields of `fedspray.experiment.Data` (``clients``, ``partition_seed``, ``prepare``, ``split``,
             ``split_scope``) and the settings of the data set or partitioner, such as ``nodes``, ``alpha`` or

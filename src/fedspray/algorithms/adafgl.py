@@ -1,7 +1,7 @@
 """AdaFGL (Li et al., "AdaFGL: a new paradigm for federated node classification with topology heterogeneity", 2024).
 
-First a GNN is averaged, as in FedAvg, for `extractor_rounds` rounds. Then it stays as it is, and every client trains
-networks of its own that use what it says, for graphs whose neighbours are alike and for graphs whose are not:
+For `extractor_rounds` rounds clients average a GNN, as in FedAvg. Then it is frozen, and every client trains networks
+of its own on its predictions: some suit graphs whose neighbours are alike, some suit graphs whose neighbours differ:
 
     P̂ = softmax of the averaged GNN                S = rows of P̂ scaled to length 1
     Ã = D^-1/2 (α A + (1-α) (S Sᵀ - I) + I) D^-1/2                  neighbours, and nodes that P̂ finds alike
@@ -16,7 +16,7 @@ networks of its own that use what it says, for graphs whose neighbours are alike
 r is how well labels spread along the client's edges: the share of one half of its training nodes that label propagation
 from the other half gets right. It, and all networks but the averaged one, stay at the client.
 
-Travels down: the averaged GNN, and which of the two steps it is. Travels up: the GNN after E steps, and n_k.
+Travels down: the averaged GNN, and which of the two stages it is. Travels up: the GNN after E steps, and n_k.
 docs/algorithms/adafgl.md lists where the paper, its code and this file differ.
 """
 
@@ -61,7 +61,7 @@ class ClientState:
     """What stays at the client."""
 
     personal: Params
-    """The four networks of the second step."""
+    """The four networks of the second stage."""
     homophily: Tensor
     """[K]: r."""
     gnn_optimizer: AdamState = training_only()
@@ -70,23 +70,23 @@ class ClientState:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaFGL(Algorithm[ServerState, ClientState]):
-    """An averaged GNN first, then personal networks for alike and unlike neighbours that use it."""
+    """First an averaged GNN, then personal networks on its predictions, for similar and dissimilar neighbours."""
 
-    summary: ClassVar[str] = "FedAvg first, then personal networks for alike and for unlike neighbours"
+    summary: ClassVar[str] = "FedAvg first, then personal networks for similar and for dissimilar neighbours"
     citation: ClassVar[str] = "Li et al., ICDE 2024"
     uplink: ClassVar[Declared] = {
-        "gnn.*": mean("the GNN after local training; in the second step as it was received"),
+        "gnn.*": mean("the GNN after local training; in the second stage as received"),
         "num_train": total("number of training nodes", TRAIN_NODES),
     }
-    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the averaged GNN", "personal": "1 in the second step, else 0"}
+    downlink: ClassVar[dict[str, str]] = {"gnn.*": "the averaged GNN", "personal": "1 in the second stage, else 0"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "published": {"local_epochs": 3, "lr": 0.01, "weight_decay": 5e-4, "dropout": 0.5, "rounds": 100}
     }
 
-    extractor_rounds: int = setting(50, "rounds of the first step, FedAvg; all others are of the second")
-    topology_share: float = setting(0.5, "weight of the client's own edges beside nodes that look alike (α)")
-    propagation_steps: int = setting(3, "powers of the propagation matrix that networks see (k)")
-    label_steps: int = setting(10, "steps of the label propagation that says how alike neighbours are")
+    extractor_rounds: int = setting(50, "rounds of the first stage, FedAvg; all later rounds are the second stage")
+    topology_share: float = setting(0.5, "weight of the client's edges against links of similar nodes (α)")
+    propagation_steps: int = setting(3, "powers of the propagation matrix that the networks read (k)")
+    label_steps: int = setting(10, "steps of label propagation for measuring how alike neighbours are")
     personal_lr: float = setting(0.01, "Adam's step size for the personal networks")
     personal_weight_decay: float = setting(5e-4, "L2 penalty on the personal networks' weights")
     personal_dropout: float = setting(0.5, "share of their hidden units dropped while training")
@@ -115,7 +115,7 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
         return expand({**prefixed("gnn", server.gnn), "personal": step}, len(client_ids))
 
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
-        """The mean of the GNNs, weighted by training nodes; none in the second step."""
+        """The mean of the GNNs, weighted by training nodes; unchanged in the second stage."""
         stays = server.rounds >= self.extractor_rounds or message["num_train"] == 0
         return ServerState(server.gnn if stays else part_of(message, "gnn"), server.rounds + 1)
 
@@ -195,7 +195,7 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
         return losses + ops.soft_cross_entropy(outputs["message"], targets, batch.train_rows)
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
-        """The averaged GNN in the first step; then log of the mixture of what all networks say."""
+        """The averaged GNN in the first stage; then the log of the mixture of all networks' probabilities."""
         gnn = part_of(message, "gnn")
         if not message["personal"].any():
             return self.backbone.logits(gnn, batch)
@@ -208,7 +208,7 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
             share = ops.per_row(client.homophily, batch.rows)[:, None]
             return (share * alike + (1 - share) * unlike).log()
 
-    # ---- the second step ----------------------------------------------------------------------------
+    # ---- the second stage ---------------------------------------------------------------------------
 
     def _probabilities(self, gnn: Params, batch: GraphBatch) -> Tensor:
         """P̂ [N, C]."""

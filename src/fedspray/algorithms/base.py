@@ -99,7 +99,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             raise InputError(f"prior_shift is {self.prior_shift!r}, but must be between 0 and 1, or auto")
 
     def check(self, task: Task) -> None:
-        """Checks the messages, and what needs the numbers of features and classes."""
+        """Checks the declared messages, and whatever depends on the numbers of features and classes."""
         if (problem := unweighted(self.uplink)) is not None:
             raise InputError(f"{type(self).__name__}: {problem}")
         if self.backbone.learns_statistics(task) and not self.one_model:
@@ -133,18 +133,18 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """Logits [N, C] of the clients' models, given what the server sent last."""
 
     def loss_logits(self, client: ClientT, message: Message, batch: GraphBatch) -> Tensor | None:
-        """Logits [N, C] that the loss of an evaluation is taken from; None: those of `predict`.
+        """Logits [N, C] for the loss of an evaluation; None: those of `predict`.
 
-        For algorithms whose predictions are not their probabilities, because they move the decision between classes.
+        For algorithms that shift decisions between classes, so that their predictions aren't their probabilities.
         """
         return None
 
     def alone_logits(self, client: ClientT, batch: GraphBatch) -> Tensor | None:
-        """Logits [N, C] of the models that the clients would have had alone, where the algorithm trains them anyway."""
+        """Logits [N, C] of the models the clients would have had alone, if the algorithm trains those anyway."""
         return None
 
     def votes(self, client: ClientT, message: Message, batch: GraphBatch) -> Mapping[str, Tensor]:
-        """Logits [N, C] of the parts that a prediction is made of, by name, where there are several: who says what."""
+        """Logits [N, C] of each part of the model by name, if several take part in a prediction."""
         return {}
 
     def to_torch(self, client: ClientT, message: Message, task: Task) -> nn.Module | None:
@@ -155,16 +155,17 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         return None
 
     def diagnostics(self, server: ServerT, message: Message) -> dict[str, Any]:
-        """What else to write into a round's record (JSON values), from the new server state and the clients' own rows.
+        """Further JSON values for a round's record, from the new server state and the clients' own rows.
 
-        Lists over clients are in the order of the rows, which is that of the record's ``trained``. The method must not
-        need this: where a protocol hides the rows, it is not called.
+        Lists over clients are in the order of the rows, which is that of the record's ``trained``. Nothing else may
+        depend on this method: it is not called where a protocol hides the rows.
         """
         return {}
 
     def uplink_of_whole(self, uplink: Message, client: ClientT, message: Message, batch: GraphBatch) -> Message:
-        """The uplink of an update on a sample (`sample_nodes`), saying of the clients themselves what is true of all
-        their nodes.
+        """Corrects the uplink of an update on a sample (`sample_nodes`), where it describes a client as a whole.
+
+        By default ``num_train`` becomes the number of all training nodes.
 
         Args:
             uplink: what `client_update` returned for the sample.
@@ -175,7 +176,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         return {**uplink, "num_train": batch.num_train} if "num_train" in uplink else uplink
 
     def state_of_whole(self, trained: ClientT, client: ClientT, message: Message, batch: GraphBatch) -> ClientT:
-        """The states after an update on a sample (`sample_nodes`), with what they say of all nodes of the clients.
+        """Completes the states after an update on a sample (`sample_nodes`) with what needs all nodes of the clients.
 
         Args:
             trained: what `client_update` returned for the sample.
@@ -224,8 +225,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         Args:
             params: the weights, [K, …].
             batch: the clients.
-            on_features: those that meet the features, through `ops.feature_linear` alone; None: the backbone's.
-            weight_decay: what the steps will be taken with; None: the backbone's.
+            on_features: those applied to the features, only through `ops.feature_linear`; None: the backbone's.
+            weight_decay: that of the steps to come; None: the backbone's.
         """
         decay = self.backbone.weight_decay if weight_decay is None else weight_decay
         names = self.backbone.feature_weights if on_features is None else on_features

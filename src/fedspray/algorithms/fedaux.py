@@ -1,9 +1,9 @@
 """FedAux (Zhuo, Zhan and Yu, "Personalized subgraph federated learning with differentiable auxiliary projections",
 NeurIPS 2025).
 
-Beside its GNN every client learns one vector a, on which it lays its nodes out in a row; nodes that come to lie close
-to each other exchange their embeddings. What a has become says what the client's graph is like, so the server compares
-clients by it and gives each an average of its own:
+Together with its GNN every client learns one vector a and orders its nodes along it; nodes at similar positions
+exchange their embeddings. The trained a characterises the client's graph, so the server compares clients by it and
+gives each an average of its own:
 
     h = the GNN's embedding [N, H]                         s_i = cos(h_i, a)
     z_i = Σ_j κ(s_i, s_j) h_j / Σ_j κ(s_i, s_j)            κ(s, t) = exp(-(s - t)² / σ²), nodes j of the same client
@@ -143,7 +143,7 @@ class ClientState:
 
 @dataclass(frozen=True, kw_only=True)
 class FedAux(Algorithm[ServerState, ClientState]):
-    """Personal averages by the similarity of vectors that lay out each client's nodes."""
+    """Personal averages by the similarity of learned vectors that order each client's nodes."""
 
     summary: ClassVar[str] = "personal averages among clients whose nodes line up along similar vectors"
     citation: ClassVar[str] = "Zhuo, Zhan and Yu, NeurIPS 2025"

@@ -1,7 +1,7 @@
 """Any ``torch.nn.Module`` with ``forward(x, edge_index) -> logits`` as a backbone.
 
 The class is named as ``package.module:Class`` and built as ``Class(in_channels, hidden_channels,
-out_channels)``, by position. It initialises itself, from a named stream, and runs one
+out_channels)``, by position. It draws its own initial weights, from a named stream, and runs one
 client after another on dense features: correct for any module, but slow.
 
 Buffers (BatchNorm's running statistics, GIN's ε) belong to each client: they are kept with its state and its personal

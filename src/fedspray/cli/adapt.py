@@ -33,7 +33,7 @@ def adapt(
     seed: Annotated[int, whole(0), flag("Draws the split, if the data have none, and everything else.", "N")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Train a personal model for an organisation that took no part, from what a finished run's clients share."""
+    """Train a personal model for an organisation that didn't take part, starting from a finished run's shared model."""
     from fedspray.runs import adapt as newcomer
     from fedspray.runs import store
 

@@ -44,7 +44,7 @@ def attack(
     out: Annotated[Path | None, flag("The table.", "FILE.csv", default=f"with --run: DIR/{FILE}")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack the updates and models of runs: label distributions, membership, features; beside a guess without them."""
+    """Infer labels, features and membership from a run's updates and models, and compare with a plain guess."""
     from fedspray import algorithms, attacks
     from fedspray.attacks import _playing as playing
     from fedspray.report.files import check_target, write_file

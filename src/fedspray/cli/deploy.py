@@ -48,7 +48,7 @@ SiteName = Annotated[str, argument("One of its sites.", "SITE")]
 SITES_FILE = flag(
     "A TOML file of sites: [[site]] with name, organisation, contact, nodes.", "FILE.toml", name="--sites"
 )
-ValidDays = Annotated[Count, flag("Days that the certificates are valid.", "N")]
+ValidDays = Annotated[Count, flag("Days for which the certificates are valid.", "N")]
 RESUME_EVERY = 5.0
 """Seconds between looks for runs to resume."""
 EVENTS_SHOWN, RUN_EVENTS_SHOWN = 10, 3
@@ -410,7 +410,7 @@ def resume(folder: ProjectFolder, /, *, once: Annotated[bool, flag("Exit when no
 def service(
     folder: ProjectFolder, /, *, out: ServiceFolder, user: ServiceUser = "fedspray", kind: ServiceKind = "systemd"
 ) -> None:
-    """Write what runs the server and resumes unfinished runs after a reboot: hardened, for systemd or containers."""
+    """Write hardened files for systemd or containers that run the server and resume unfinished runs after a reboot."""
     from fedspray.deploy.operations import containers
     from fedspray.deploy.operations.service import project_units
     from fedspray.deploy.provisioning.project import Project

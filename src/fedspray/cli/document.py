@@ -129,7 +129,7 @@ def _parts(given: set[str]) -> Iterator[str]:
         names = [name for name, knob in knobs().items() if knob.part == part]
         if len(given & set(names)) > 1:  # `inspect` has one of training, the seed
             left_out = [f"`{knobs()[name].flag}`" for name in names if name not in given]
-            yield f"[{part}](#{part.lower()})" + (f", without {' and '.join(left_out)}" if left_out else "")
+            yield f"[{part}](#{part.lower()})" + (f", without {', '.join(left_out)}" if left_out else "")
 
 
 def _own(each: Argument) -> Sequence[str]:

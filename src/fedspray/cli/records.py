@@ -14,23 +14,23 @@ from fedspray.errors import InputError
 Project = Annotated[Path, argument("The project's folder.", "PROJECT")]
 Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
 NewFolder = Annotated[Path, argument("A new folder.", "DIR")]
-Archive = Annotated[Path, argument("What backup wrote.", "FILE.zip")]
-Follow = Annotated[bool, flag("Go on waiting for events.")]
+Archive = Annotated[Path, argument("A file that `backup` wrote.", "FILE.zip")]
+Follow = Annotated[bool, flag("Keep waiting for new events.")]
 EventsFile = Annotated[
     Path | None,
-    flag("A file that gets the events which it does not have yet.", "FILE", default="standard output", name="--out"),
+    flag("Append to this file, skipping events it already has.", "FILE", default="standard output", name="--out"),
 ]
 BackupFile = Annotated[Path, flag("A new file.", "FILE.zip", name="--out")]
-WithKeys = Annotated[bool, flag("Also private keys: whoever reads the file can take your place.")]
+WithKeys = Annotated[bool, flag("Include private keys: whoever reads the file can then impersonate you.")]
 
 
 def deploy_events(folder: Project, /, *, follow: Follow = False, out: EventsFile = None) -> None:
-    """Print everything that happened to the server and its runs, one JSON object on each line."""
+    """Print everything that happened to the server and its runs, one JSON object per line."""
     _events(folder, follow, out)
 
 
 def site_events(kit: Kit, /, *, follow: Follow = False, out: EventsFile = None) -> None:
-    """Print everything that happened at this site, and every answer that left, one JSON object on each line."""
+    """Print everything that happened at this site, and every answer that left, one JSON object per line."""
     _events(kit, follow, out)
 
 
@@ -50,13 +50,13 @@ def _events(folder: Path, follow: bool, out: Path | None) -> None:
 
 @organisational
 def deploy_backup(folder: Project, /, *, out: BackupFile, with_keys: WithKeys = False, as_json: AsJson = False) -> None:
-    """Write everything of a project that is worth keeping into one file; the server must be stopped."""
+    """Back up a project into one file; stop the server first."""
     _backup(folder, "project", out, with_keys, as_json)
 
 
 @organisational
 def site_backup(kit: Kit, /, *, out: BackupFile, with_keys: WithKeys = False, as_json: AsJson = False) -> None:
-    """Write everything of a kit that is worth keeping into one file; the site must be stopped."""
+    """Back up a kit into one file; stop the site first."""
     _backup(kit, "site", out, with_keys, as_json)
 
 
@@ -73,13 +73,13 @@ def _backup(folder: Path, kind: str, out: Path, with_keys: bool, as_json: bool) 
 
 @organisational
 def deploy_restore(archive: Archive, folder: NewFolder, /, *, as_json: AsJson = False) -> None:
-    """Make a project from a backup, in a new folder; nothing is overwritten."""
+    """Restore a project from a backup into a new folder; nothing is overwritten."""
     _restore(archive, folder, "project", as_json)
 
 
 @organisational
 def site_restore(archive: Archive, kit: NewFolder, /, *, as_json: AsJson = False) -> None:
-    """Make a kit from a backup, in a new folder; nothing is overwritten."""
+    """Restore a kit from a backup into a new folder; nothing is overwritten."""
     _restore(archive, kit, "site", as_json)
 
 
@@ -101,7 +101,7 @@ def forget(
     *,
     yes: Annotated[bool, flag("Do not ask.")] = False,
 ) -> None:
-    """Remove a site and all that the project knows of it alone. What models learned from it stays in them."""
+    """Remove a site and delete everything the project holds about it alone; models keep what they learned from it."""
     from fedspray.cli.organisations import ask
     from fedspray.deploy.provisioning.federation import check_site
     from fedspray.deploy.provisioning.forget import forget

@@ -60,7 +60,7 @@ def run(
         flag("Rounds between checkpoints.", "N", box="Files", default="by time, under 5% of the run"),
     ] = None,
     track: Annotated[
-        str | None, flag("Keep the run in MLflow or Weights & Biases too.", "mlflow|wandb", box="Files")
+        str | None, flag("Also log the run to MLflow or Weights & Biases.", "mlflow|wandb", box="Files")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -58,7 +58,7 @@ def unpack(
     zip_file: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")],
     /,
 ) -> None:
-    """Unpack the coordinator's zip file around the private key that was made here."""
+    """Unpack the coordinator's zip file around the private key you made here."""
     from fedspray.deploy.provisioning import archive
     from fedspray.deploy.provisioning.certificates import file_fingerprint, to_read_aloud
 
@@ -145,7 +145,7 @@ def start(
 
 @organisational
 def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
-    """Show whether this site runs and is connected, and how far its runs are; the exit code tells a monitor."""
+    """Show whether this site is running and connected, and how far its runs are; monitors can use the exit code."""
     from rich.markup import escape
 
     from fedspray.deploy.ledger import last_answers
@@ -281,7 +281,7 @@ def renew(kit: Kit, zip_file: Annotated[Path, argument("The coordinator's zip fi
 
 @organisational
 def service(kit: Kit, /, *, out: ServiceFolder, user: ServiceUser = "fedspray", kind: ServiceKind = "systemd") -> None:
-    """Write what starts the site with the machine, and again when it dies: hardened, for systemd or containers."""
+    """Write hardened files for systemd or containers that start the site with the machine and restart it if it dies."""
     from fedspray.deploy.operations import containers
     from fedspray.deploy.operations.service import site_units
     from fedspray.deploy.site.kit import Site

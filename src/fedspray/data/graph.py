@@ -255,7 +255,7 @@ class Graph:
     def from_pyg(cls, data: Data, *, num_classes: int | None = None) -> Graph:
         """From a PyTorch Geometric ``Data`` with ``x`` (dense, or sparse), ``edge_index`` and, optionally, ``y``.
 
-        Nothing else is taken: masks, since clients draw their own splits, and other attributes of edges than
+        Everything else is ignored: masks, since clients draw their own splits, and edge attributes other than
         ``edge_weight``.
         """
         if data.x is None or data.edge_index is None:

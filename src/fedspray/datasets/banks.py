@@ -112,7 +112,7 @@ class Banks(ClientGraphs):
         return self.degree * (1 - p) / (self.minority_ratio * p)
 
     def settings(self) -> dict[str, Any]:
-        """All fields, with the number of nodes that there are."""
+        """All fields, with the actual number of nodes."""
         return {**super().settings(), "num_nodes": sum(self.client_sizes)}
 
     def graphs(self, folders: DataFolders, seed: int) -> dict[str, Graph]:

@@ -1,9 +1,9 @@
 """The cards of data sets: published facts, and a reader.
 
-A source is one module of this package with a tuple ``CARDS``. Of a `DatasetCard` the ``read`` function returns
-one `Graph`, which a partitioner cuts into clients. A `FederationCard` is of a data set that comes as one graph
-for each client (`ClientGraphs`), read or drawn. Both compare the graphs with the published counts, so that a
-wrong or damaged file is noticed before training.
+A source is one module of this package with a tuple ``CARDS``. A `DatasetCard` describes a data set that is one graph:
+its ``read`` function returns a `Graph`, which a partitioner cuts into clients. A `FederationCard` describes one that
+comes as one graph for each client (`ClientGraphs`), read or drawn. Both compare the graphs with the published counts,
+so that a wrong or damaged file is noticed before training.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class DatasetCard:
 class ClientGraphs(ABC):
     """A data set with one graph per client, all with one task.
 
-    A subclass is a frozen dataclass, whose fields are its settings: each is a flag and a key of an experiment,
-    ``num_clients`` is ``--clients``. One without these fields has its own clients and nodes.
+    A subclass is a frozen dataclass whose fields are its settings: each is a flag and a key of an experiment
+    (``num_clients`` is ``--clients``). A data set without fields has fixed clients and nodes.
     """
 
     is_drawn: ClassVar[bool] = False

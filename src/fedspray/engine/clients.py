@@ -70,7 +70,7 @@ def to_torch(algorithm: AnyAlgorithm, state: Any, message: Message, task: Task, 
             found = replace(algorithm, backbone=asked).predict(state, message, batch)
         if asked.answer is not found:
             raise NoPlainModule(
-                f"{type(algorithm).__name__} predicts with more than one network, so it "
+                f"{type(algorithm).__name__} predicts with more than its backbone, so it "
                 "can't be exported as a plain module: use predict"
             )
         module = algorithm.backbone.to_torch({name: value[0] for name, value in asked.params.items()}, task)

@@ -17,7 +17,7 @@ from fedspray.nn.tree import Message
 class Attackers(Link):
     """For experiments: some clients turn their updates round, blow them up, or send nonsense."""
 
-    summary: ClassVar[str] = "for experiments: some clients send updates turned round, blown up, or not finite"
+    summary: ClassVar[str] = "for experiments: some clients send updates that are reversed, scaled up or not finite"
 
     clients: str = setting("0", "ids of the bad clients, joined by commas")
     kind: str = setting("sign-flip", "what they do to their updates", choices=("sign-flip", "scale", "nan"))

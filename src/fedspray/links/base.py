@@ -82,11 +82,11 @@ class Link:
         """Raises an `InputError` for an algorithm that this link can't serve."""
 
     def for_run(self, algorithm: Any, rounds: RoundSettings, chain: Sequence[Link]) -> Link:
-        """This link in a run of that algorithm with so many rounds, among these links."""
+        """This link as one run uses it, given the algorithm, the rounds and all links of the run."""
         return self
 
     def protection(self, name: str, value: Tensor, declared: Declared) -> str:
-        """How this link protects a key of the uplink, in words; empty: it does not."""
+        """How this link protects a key of the uplink, in words; empty if it doesn't."""
         return ""
 
     @property
@@ -95,15 +95,15 @@ class Link:
         return False
 
     def faults(self, declared: Declared, rows: Message, received: Message) -> dict[int, str]:
-        """At the server: the rows, [K, …], that are refused, and why; ``received`` is what these clients have."""
+        """At the server: which rows of [K, …] to refuse, and why; ``received`` is what these clients got."""
         return {}
 
     def combine(self, declared: Declared, rows: Message, received: Message) -> Message:
-        """At the server: what the algorithm's step receives of the clients' rows, if not what it declared."""
+        """At the server: combines the clients' rows for the algorithm; by default as the algorithm declares."""
         return combine(declared, rows)
 
     def spent(self, round_index: int) -> Json:
-        """What a record says of the privacy that is left after so many rounds."""
+        """What a round's record says about the privacy spent by the end of that round."""
         return {}
 
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:

@@ -46,13 +46,15 @@ COVERED_BY_NODE = ("gradient.*", "num_train")
 class DifferentialPrivacy(Link):
     """Clips and adds noise so that a run as a whole has an ε."""
 
-    summary: ClassVar[str] = "differential privacy: clips and adds noise to all that leaves, and says ε in every round"
+    summary: ClassVar[str] = (
+        "differential privacy: clips and adds noise to all that leaves, and reports ε in every round"
+    )
 
     epsilon: float = setting(8.0, "largest ε of the whole run, unless `noise` is given")
-    noise: float = setting(0.0, "noise multiplier (z); 0: what epsilon asks for")
+    noise: float = setting(0.0, "noise multiplier (z); 0: derived from epsilon")
     delta: float = setting(1e-5, "δ")
     clip: float = setting(1.0, "largest length of a group of keys (C); with level=record it is the algorithm's")
-    count_clip: float = setting(100.0, "the same of counts")
+    count_clip: float = setting(100.0, "largest length of a group of counts")
     level: str = setting("client", "what is protected: a client, or a record", choices=("client", "record"))
     evaluation: str = setting(
         "none", "what the server learns of evaluations: none, or exact (ε does not cover it)", choices=("none", "exact")
@@ -132,7 +134,7 @@ class DifferentialPrivacy(Link):
         return f"clipped to {limit:g}, Gaussian noise of multiplier {self.noise:.4g}: part of ε"
 
     def spent(self, round_index: int) -> Json:
-        """What a client has given away after so many rounds at most."""
+        """The most privacy that a client has spent by the end of this round."""
         exact, renyi = epsilon_of(self.noise / math.sqrt(max(1, round_index)), self.delta)
         found = {
             "epsilon": exact,

@@ -34,7 +34,7 @@ class UsedRows(Link):
         COLUMNS: "which features the client's nodes use, exactly",
         f"*{USED}": "as the key without the mark: its rows of features in use",
     }
-    reveals: ClassVar[str] = "which features the client's nodes use, exactly; cannot be combined with masks that add up"
+    reveals: ClassVar[str] = "which features the client's nodes use, exactly; it cannot be combined with secure-sum"
 
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
         """Cuts out the rows in use, and says which they are."""

@@ -63,13 +63,13 @@ class Layer(ABC):
         """The layer without an activation: inputs [N, in], or None for the features of ``rows``, → [N, out]."""
 
     def shapes(self, fan_in: int, fan_out: int) -> Shapes:
-        """Of the layer's weights; ``weight`` is the one that meets the inputs."""
+        """Shapes of the layer's weights; ``weight`` is the one applied to the inputs."""
         return {"weight": (fan_in, fan_out), "bias": (fan_out,)}
 
     def draw(
         self, fan_in: int, fan_out: int, generator: torch.Generator, kind: str = "glorot", *, output: bool = False
     ) -> Params:
-        """Initial weights of one client, of a kind that `nn.init` knows; ``output`` says that it is the last layer."""
+        """Initial weights of one client, of a kind that `nn.init` knows; ``output`` marks the last layer."""
         return {
             name: init.draw_bias(kind, shape[0], generator, output=output)
             if len(shape) == 1
@@ -78,19 +78,19 @@ class Layer(ABC):
         }
 
     def draw_weight(self, kind: str, rows: int, columns: int, generator: torch.Generator, *, output: bool) -> Tensor:
-        """One of the weights that have two axes."""
+        """One weight matrix."""
         return init.draw_weight(kind, rows, columns, generator, output=output)
 
     def adjacency(self, edges: Edges) -> SparseMatrix | None:
-        """The matrix that it passes messages with; None where there is none."""
+        """The matrix it passes messages with; None if it passes none."""
         return None
 
     def to_torch(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """The layer with one client's weights as a plain module: (x, edge_index, edge_weight) → [N, out]."""
-        raise NoPlainModule(f"{type(self).__name__} says nothing of plain modules (to_torch)")
+        raise NoPlainModule(f"{type(self).__name__} has no plain module: it does not implement to_torch")
 
     def activate(self, hidden: Tensor) -> Tensor:
-        """What stands between two layers of this kind; may change ``hidden``."""
+        """The activation between two layers of this kind; may modify ``hidden``."""
         return hidden.relu_()
 
     @property

@@ -43,7 +43,7 @@ class AdamState:
             params: the weights, [K, …].
             num_clients: K.
             rows: the clients' features.
-            on_features: weights [K, F, H] that a loss sees through `ops.feature_linear` of these features alone. Those
+            on_features: weights [K, F, H] that a loss uses only through `ops.feature_linear` of these features. Weights
                 of an empty column get no gradient, so Adam neither trains nor stores them.
         """
         columns = None if rows is None else rows.columns

@@ -28,7 +28,7 @@ class Louvain(Partitioner):
     """The K largest Louvain communities."""
 
     num_clients: int = field(metadata={"help": "number of clients K"})
-    resolution: float = field(default=1.0, metadata={"help": "above 1: more and smaller communities"})
+    resolution: float = field(default=1.0, metadata={"help": "values above 1 give more, smaller communities"})
 
     def __post_init__(self) -> None:
         check_num_clients(self.num_clients)

@@ -32,7 +32,7 @@ OnRecord = Callable[[int, Json], None]
 
 
 class Callback:
-    """Listens to a run; override its methods. An exception stops the run, which can be resumed."""
+    """Base of callbacks: override the methods you need. An exception stops the run, which can be resumed."""
 
     def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
         """Clients answered; messages must not be changed."""

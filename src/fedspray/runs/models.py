@@ -97,7 +97,7 @@ class PersonalModel:
         known: Table | Sequence[Table] | None = None,
         only_new: bool = False,
     ) -> Predictions:
-        """The same with confidences, reasons, and what each node was to the model.
+        """Predictions with confidences, reasons, and each node's role in training.
 
         Args:
             data: as above.
@@ -139,7 +139,7 @@ class PersonalModel:
         )
 
     def predict_alone(self, data: Graph, train: NDArray[np.bool_] | None = None) -> NDArray[np.float64] | None:
-        """The same of the model that the client would have had alone, where the algorithm trains that anyway."""
+        """Class probabilities of the model the client would have had alone, if the algorithm trains that anyway."""
         with torch.no_grad():
             algorithm, client, batch = clients.bound(self.algorithm, self.snapshot.client, self._batch(data, train))
             logits = algorithm.alone_logits(client, batch)
@@ -156,7 +156,7 @@ class PersonalModel:
         return clients.to_torch(self.algorithm, self.snapshot.client, self.snapshot.message, self.task, single).eval()
 
     def described(self, client: Client, dataset: str) -> PersonalModel:
-        """The same model with what can be said of it on the data of its client: figures, and a temperature."""
+        """The same model with figures and a temperature, measured on its client's data."""
         labels, split = client.graph.labels, client.split
         logits, loss_logits, _ = self._outputs(client.graph, split.train)
         classes, shape = logits.argmax(axis=1), (self.task.num_classes,) * 2
@@ -212,7 +212,7 @@ class PersonalModel:
 
     @property
     def meta(self) -> Json:
-        """Everything about the model but its weights."""
+        """Everything about the model except its weights."""
         return {
             "client": self.client,
             "client_id": self.client_id,
@@ -222,7 +222,7 @@ class PersonalModel:
         }
 
     def save(self, path: str | Path) -> None:
-        """Writes the model: a folder, with a card for people; or, where the path ends so, one safetensors file."""
+        """Writes the model as a folder with a model card or, if the path ends in .safetensors, as one file."""
         target = Path(path)
         if target.suffix == ENDING:
             store.write_tensors(target, self._tensors(), self.meta)

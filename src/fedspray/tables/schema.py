@@ -151,7 +151,7 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
-        """Reads and checks a TOML file; the first thing that is wrong is named with its place."""
+        """Reads and checks a TOML file; an error names the first mistake and its place."""
         file = Path(path)
         if not file.is_file():
             raise MissingDataError(f"{file} is not a file, but a schema in TOML is needed: fedspray import --suggest")
