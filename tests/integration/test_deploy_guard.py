@@ -285,6 +285,7 @@ def test_a_stolen_kit(federation: GuardedFederation, tmp_path: Path) -> None:
     assert any("another process" in line["what"] for line in federation.events("server"))
 
 
+@pytest.mark.nightly
 def test_a_message_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bank_02 answers with 300 MB: nobody reads them, and the run goes on without it."""
     federation = GuardedFederation(tmp_path / "federation", grace=3.0, min_clients=2)

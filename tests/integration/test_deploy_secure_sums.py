@@ -70,7 +70,7 @@ class Unattended(LocalFederation):
 
 
 def play(folder: Path, data: Any, algorithm: str, link: tuple[str, ...], rounds: int) -> tuple[dict[str, Any], Path]:
-    """A run on seven sites of which one dies, and where it was watched."""
+    """A run on several sites of which one dies, and where it was watched."""
     watched, patch = folder / "watched", folder / "patch"
     watched.mkdir(parents=True)
     patch.mkdir()
@@ -78,7 +78,7 @@ def play(folder: Path, data: Any, algorithm: str, link: tuple[str, ...], rounds:
     settings = RunSettings(algorithm=algorithm, values={"rounds": rounds, "min_clients": 3}, link=link)
     with pytest.MonkeyPatch.context() as context:
         context.setenv("PYTHONPATH", os.pathsep.join([str(patch), os.environ.get("PYTHONPATH", "")]))
-        found = Unattended(folder / "project", data, settings, grace=8.0)
+        found = Unattended(folder / "project", data, settings, grace=4.0)
         result = found.run(lambda _: None)
     records = files.read_lines(found.project.run_folder(RUN) / "seed-0" / "rounds.jsonl")
     return {**result, "records": records}, watched
@@ -110,8 +110,8 @@ def check(folder: Path, data: Any, algorithm: str, rounds: int, points: float) -
 
 
 @pytest.mark.slow
-def test_seven_banks(tmp_path: Path) -> None:
-    check(tmp_path, build_federation("banks", clients=7, nodes=120), "fedspray", 6, 0.1)
+def test_four_banks(tmp_path: Path) -> None:
+    check(tmp_path, build_federation("banks", clients=4, nodes=200), "fedspray", 5, 0.1)
 
 
 @pytest.mark.nightly

@@ -329,7 +329,10 @@ def test_a_job_for_another_agreement(federation: Federation, tmp_path: Path) -> 
     assert "COMPLETED" not in federation.fate(write_job(tmp_path / "job", "run", other, 5.0, 1))
 
 
-@pytest.mark.parametrize("role", ["member", "lead", "org_admin", "project_admin"])
+@pytest.mark.parametrize(
+    "role",
+    ["lead", "project_admin", *(pytest.param(role, marks=pytest.mark.nightly) for role in ("member", "org_admin"))],
+)
 def test_other_users_are_not_let_in(federation: Federation, role: str) -> None:
     user = f"{role}@fedspray.org"
     with pytest.raises(Unreachable), AdminSession(add_user(federation, user, role), user):
