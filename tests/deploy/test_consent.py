@@ -13,6 +13,7 @@ import pytest
 from sites import Sites
 from toys import ragged_federation
 
+from fedspray.cli.main import run_command
 from fedspray.deploy import ledger
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.messages.wire import CONSENT, Ask, Reply, freeze, thaw
@@ -145,6 +146,33 @@ def test_only_runs_that_were_asked_for_are_answered(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with pytest.raises(MissingDataError, match="no run 'other' has been asked for here, but one of these: none"):
         consent.answer(tmp_path, "other", True)
+
+
+def changed(content: str) -> list[str]:
+    """Damaged and doctored versions of a yes by a site's engineer."""
+    flipped = content.replace('"rounds": 3', '"rounds": 2')
+    other = content.replace('"asked"', '"answer": "yes", "asked"').replace('"answer": "yes",', '"answer": true,')
+    assert len({content, flipped, other}) == 3
+    return ["", "{", "[]", "null", '{"answer": "yes"}', content[:-30], flipped, other, "\xff"]
+
+
+def test_a_damaged_answer_is_none(sites: Sites, capsys: pytest.CaptureFixture[str]) -> None:
+    kit = sites.folder / SITE
+    file = kit / "state" / "run" / consent.FILE
+    asked(sites)
+    consent.answer(kit, "run", True)
+    whole = file.read_text()
+    for content in changed(whole):
+        file.write_bytes(content.encode("latin-1"))  # the policy would say yes, but perhaps a person said no
+        assert asked(sites).undecided
+        assert file.read_bytes() == content.encode("latin-1")
+        for command in (["runs", str(kit)], ["accept", str(kit), "run"]):
+            assert run_command(["site", *command]) == 2
+            assert str(file) in capsys.readouterr().err.replace("\n", "")
+    assert SITE not in sites.run()["models"]
+    assert not any(field.startswith("uplink") for line in ledger.read_answers(kit) for field in line["fields"])
+    file.write_text(whole)
+    assert not asked(sites).undecided
 
 
 # ---- what a policy says -------------------------------------------------------------------------

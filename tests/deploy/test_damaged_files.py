@@ -10,10 +10,12 @@ import pytest
 
 from fedspray import files, stored
 from fedspray.deploy import kinds, ledger
+from fedspray.deploy.operations import events
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.server.kit import Server
 from fedspray.deploy.server.progress import read_exchanges, read_progress
+from fedspray.deploy.site import proxy, status
 from fedspray.deploy.site.kit import Site
 from fedspray.errors import InputError
 
@@ -28,12 +30,16 @@ from fedspray.errors import InputError
         ({"name": "north", "data": 3}, Site.open, "local/site.json"),
         ({"name": "north", "threads": 0}, Site.open, "local/site.json"),
         ({"name": None}, Site.open, "local/site.json"),
+        ({"name": "north", "proxy": 3128}, Site.open, "local/site.json"),
+        ({"name": "north", "proxy": ["http://proxy:3128"]}, proxy.of, "local/site.json"),
+        ({"name": 7}, events.sources, "local/site.json"),
+        ({"said": 7}, status.benefits, "models/run/seed-0.benefit.json"),
         ({"runs": 3}, Server.open, "local/server.json"),
     ],
 )
 def test_cards_and_lists_are_refused(content: Any, reader: Any, path: str, tmp_path: Path) -> None:
     file = tmp_path / path
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(exist_ok=True, parents=True)
     files.write_json(file, content)
     with pytest.raises(InputError, match=file.name):
         reader(tmp_path)

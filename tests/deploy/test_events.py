@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from fedspray.cli.main import run_command
+from fedspray.data.federation import Task
 from fedspray.deploy import ledger
+from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.operations import events
 from fedspray.deploy.provisioning.kits import Address
 from fedspray.deploy.provisioning.project import Project
 from fedspray.errors import MissingDataError
+from fedspray.experiment import RunSettings
 
 FIELDS = ["time", "source", "name", "run", "bytes", "event", "sender", "what", "severity"]
 
@@ -37,7 +40,7 @@ def project(tmp_path: Path) -> Path:
     for each in (server / "startup", run):
         each.mkdir(parents=True)
     (server / "startup" / "fed_server.json").write_text("{}")
-    (folder / "agreement.json").write_text('{"federation": "fraud"}')
+    Agreement.between("fraud", ["north"], Task(5, 3), RunSettings(algorithm="fedavg")).save(folder)
     (run / "settings.json").write_text("{}")
     Project(folder, Address("localhost")).save()
     ledger.write_event(run, "submitted", "coordinator", "job 1")

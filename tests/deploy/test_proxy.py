@@ -99,7 +99,8 @@ def test_grpc_goes_through_it(start: Callable[..., Proxy], tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    "url", ["", "proxy:3128", "https://proxy:3128", "http://proxy", "http://proxy:x", "http://a:pass@b:1/path"]
+    "url",
+    ["", "proxy:3128", "https://proxy:3128", "http://proxy", "http://proxy:x", "http://a:pass@b:1/path", "http://[b"],
 )
 def test_what_is_no_proxy(url: str) -> None:
     with pytest.raises(InputError, match="is not a proxy: give http://HOST:PORT") as found:

@@ -165,3 +165,10 @@ def test_an_agreement_that_names_no_coordinator(folder: Path, kit: Path) -> None
     file.write_text(json.dumps(content))
     with pytest.raises(InputError, match="can be trusted"):
         check_job_signer(app, kit)
+
+
+def test_a_damaged_agreement(folder: Path, kit: Path) -> None:
+    app = signed_by(folder / "kits" / "coordinator" / "startup", kit)
+    for content in ("{", "[]", '{"coordinator": 7}'):
+        (kit / "local" / "agreement.json").write_text(content)
+        assert "agreement.json" in CoordinatorsJobs().validate(str(app))[0]

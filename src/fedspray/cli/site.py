@@ -261,9 +261,9 @@ def agree(
         )
     if not yes and ask("Take it on? [y/N]", "n").lower() not in ("y", "yes"):
         raise InputError("the new agreement was not accepted")
-    new.save(kit / "local")
     if old is not None and old.joins(new):
         consent.carry_over(kit, old.fingerprint(), new.fingerprint())
+    new.save(kit / "local")
     update_paths(kit)
     output.note(f"{site.name} agreed to {new.fingerprint()[:12]}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Required
+from typing import Any, Literal, Required
 
 from typing_extensions import TypedDict
 
@@ -60,6 +60,7 @@ class SiteCard(TypedDict, total=False):
     data: str | None
     threads: int
     expected_nodes: int | None
+    proxy: str | None
 
 
 class ServerCard(TypedDict):
@@ -113,6 +114,35 @@ class Status(TypedDict, total=False):
     since: Required[str | None]
     reason: Required[str | None]
     time: Required[str]
+
+
+class Offered(TypedDict):
+    """``offer`` in `Consent`: `fedspray.deploy.site.policy.Offer`."""
+
+    run: str
+    agreement: str
+    algorithm: str
+    rounds: int
+    bytes: int
+    epsilon: float | None
+
+
+class Consent(TypedDict, total=False):
+    """``consent.json`` of a run at a site."""
+
+    offer: Required[Offered]
+    asked: Required[str]
+    answer: Required[Literal["yes", "no"] | None]
+    why: Required[str | None]
+    by: str
+    reason: str | None
+    time: str
+
+
+class Benefit(TypedDict, total=False):
+    """What a site reads of ``seed-S.benefit.json``."""
+
+    said: str | None
 
 
 class Secret(TypedDict):

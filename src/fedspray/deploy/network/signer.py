@@ -6,13 +6,14 @@ starts a job's process.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from nvflare.apis.app_validation import AppValidator
 from nvflare.lighter.tool_consts import NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.lighter.utils import load_crt_chain, verify_folder_signature
 
+from fedspray import stored
+from fedspray.deploy import kinds
 from fedspray.deploy.network.guard import Guard
 from fedspray.deploy.network.protocol import COORDINATOR, SERVER
 from fedspray.deploy.provisioning.certificates import AUTHORITY, common_name, key_fingerprint
@@ -21,7 +22,8 @@ from fedspray.errors import InputError
 
 def check_job_signer(app: Path, kit: Path) -> None:
     """Raises an `InputError` unless the coordinator that the kit's agreement names signed every file of a job."""
-    named = json.loads((kit / "local" / "agreement.json").read_text()).get("coordinator")  # without importing torch
+    agreed = stored.read(kit / "local" / "agreement.json", kinds.AgreementFile)  # without importing torch
+    named = agreed.get("coordinator")
     if named is None:
         raise InputError(
             "the agreement names no coordinator, so no job can be trusted: "

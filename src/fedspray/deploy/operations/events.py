@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from fedspray import files
-from fedspray.deploy import ledger
+from fedspray import files, stored
+from fedspray.deploy import kinds, ledger
+from fedspray.deploy.site.status import site_name
 from fedspray.errors import MissingDataError, printable
 from fedspray.files import Json
 
@@ -26,11 +27,11 @@ WARNINGS = (
 def sources(folder: Path) -> list[tuple[Path, Json]]:
     """The files that hold events, and what is the same for all of their lines."""
     if (folder / "local" / "site.json").is_file():
-        name = printable(str(files.read_json(folder / "local" / "site.json").get("name")))
+        name = site_name(folder)
         return [(folder / ledger.LEDGER, {"source": "site", "name": name, "run": None})]
     if not (folder / "project.json").is_file():
         raise MissingDataError(f"{folder} is neither a project nor a site's start-up kit")
-    name = str(files.read_json(folder / "agreement.json")["federation"])
+    name = printable(stored.read(folder / "agreement.json", kinds.AgreementFile)["federation"])
     runs = sorted(file.parent for file in (folder / "runs").glob("*/settings.json"))
     return [
         (folder / "kits" / "server" / ledger.EVENTS, {"source": "server", "name": name, "run": None}),

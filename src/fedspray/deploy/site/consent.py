@@ -4,8 +4,8 @@
 
     KIT/state/RUN/consent.json    `offer`, what was asked; `answer`, "yes", "no" or null, `by` whom, when and why
 
-A yes is for one run under one agreement. It can be taken back at any time: no answer leaves without it. Nothing here
-imports torch.
+A yes is for one run under one agreement. It can be taken back at any time: no answer leaves without it. A damaged file
+says nothing: until somebody removes it, the site has not decided, whatever its policy. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from fedspray import files
-from fedspray.deploy import ledger
+from fedspray import files, stored
+from fedspray.deploy import kinds, ledger
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.site.policy import Offer, Policy, spent
 from fedspray.errors import InputError, MissingDataError, printable
@@ -30,8 +30,11 @@ POLICY, ENGINEER = "policy", "engineer"
 def ask(kit: Path, offer: Offer) -> Json:
     """What this site says to a run: what it said before, or what its policy says, or nothing yet."""
     with _changing(kit, offer.run) as file:
-        found = files.read_json(file) if file.exists() else {}
-        if found.get("offer", {}).get("agreement") != offer.agreement:
+        try:
+            found = _read(file) if file.exists() else None
+        except InputError as error:
+            return {"answer": None, "why": str(error)}
+        if found is None or found["offer"]["agreement"] != offer.agreement:
             found = {"offer": asdict(offer), "asked": ledger.now(), "answer": None, "why": None}
             ledger.write_event(kit, "run asked", "coordinator", f"{offer.run}: {told(found)}")
         if found["answer"] is not None:
@@ -40,9 +43,11 @@ def ask(kit: Path, offer: Offer) -> Json:
             why = Policy.read(kit).objection(offer, lambda: spent(kit, without=offer.run), datetime.now())
         except InputError as error:
             why = str(error)
+        if why is None:
+            return _answered(kit, file, {**found, "why": why}, "yes", POLICY)
         if why != found["why"]:
-            files.write_json(file, found := {**found, "why": why})
-        return _answered(kit, file, found, "yes", POLICY) if why is None else found
+            files.write_sealed(file, found := {**found, "why": why})
+        return found
 
 
 def answer(kit: Path, run: str, yes: bool, reason: str | None = None) -> Json:
@@ -52,12 +57,12 @@ def answer(kit: Path, run: str, yes: bool, reason: str | None = None) -> Json:
         listed = ", ".join(known) or "none"
         raise MissingDataError(f"no run {run!r} has been asked for here, but one of these: {listed}")
     with _changing(kit, run) as file:
-        return _answered(kit, file, files.read_json(file), "yes" if yes else "no", ENGINEER, reason)
+        return _answered(kit, file, _read(file), "yes" if yes else "no", ENGINEER, reason)
 
 
 def answers(kit: Path) -> list[Json]:
     """Every run that was asked for, from old to new."""
-    found = [files.read_json(file) for file in (kit / "state").glob(f"*/{FILE}")]
+    found = [_read(file) for file in (kit / "state").glob(f"*/{FILE}")]
     return sorted(found, key=lambda each: str(each["asked"]))
 
 
@@ -66,7 +71,7 @@ def carry_over(kit: Path, old: str, new: str) -> None:
     for found in answers(kit):
         if found["offer"]["agreement"] == old:
             with _changing(kit, found["offer"]["run"]) as file:
-                files.write_json(file, {**found, "offer": {**found["offer"], "agreement": new}})
+                files.write_sealed(file, {**found, "offer": {**found["offer"], "agreement": new}})
 
 
 def told(found: Json) -> str:
@@ -76,10 +81,19 @@ def told(found: Json) -> str:
     return f"{offer['algorithm']}, {offer['rounds']:,} rounds, at most {offer['bytes']:,} bytes leave, {privacy}"
 
 
+def _read(file: Path) -> Json:
+    try:
+        return stored.read(file, kinds.Consent)
+    except MissingDataError:
+        raise
+    except InputError as error:
+        raise InputError(f"{error}; remove it, and the run is asked about again") from None
+
+
 def _answered(kit: Path, file: Path, found: Json, said: str, by: str, reason: str | None = None) -> Json:
     reason = None if reason is None else printable(reason)
     found = {**found, "answer": said, "by": by, "reason": reason, "time": ledger.now()}
-    files.write_json(file, found)
+    files.write_sealed(file, found)
     event = "run accepted" if said == "yes" else "run refused"
     ledger.write_event(kit, event, by, f"{found['offer']['run']}{f': {reason}' if reason else ''}")
     return found

@@ -11,7 +11,8 @@ import socket
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from fedspray import files
+from fedspray import stored
+from fedspray.deploy import kinds
 from fedspray.errors import InputError, printable
 
 MOST = 1 << 16
@@ -20,8 +21,8 @@ MOST = 1 << 16
 
 def checked(url: str) -> str:
     """The address of a proxy, if it is one."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         good = parts.scheme == "http" and parts.hostname and parts.port and parts.path in ("", "/") and not parts.query
     except ValueError:
         good = False
@@ -32,8 +33,8 @@ def checked(url: str) -> str:
 
 def of(kit: Path) -> str | None:
     """The proxy that a site's kit names."""
-    found = files.read_json(kit / "local" / "site.json").get("proxy")
-    return None if found is None else checked(str(found))
+    found = stored.read(kit / "local" / "site.json", kinds.SiteCard).get("proxy")
+    return None if found is None else checked(found)
 
 
 def environment(proxy: str | None) -> dict[str, str]:

@@ -280,5 +280,5 @@ class SiteRun:
         if counts is not None:
             found = benefit.of_client([counts])
             said = None if found["all"] is None else benefit.sentence(self._site.name, found)
-            files.write_json(folder / f"seed-{seed}.benefit.json", {**found, "said": said})
+            files.write_sealed(folder / f"seed-{seed}.benefit.json", {**found, "said": said})
         return model.digest()

@@ -125,8 +125,8 @@ def benefits(kit: Path) -> dict[str, list[str]]:
     """For each run: whether federating helped this site, in a sentence for each seed. Nobody else learns it."""
     found: dict[str, list[str]] = {}
     for file in sorted((kit / "models").glob("*/seed-*.benefit.json")):
-        if (said := files.read_json(file).get("said")) is not None:
-            found.setdefault(file.parent.name, []).append(printable(str(said)))
+        if (said := stored.read(file, kinds.Benefit).get("said")) is not None:
+            found.setdefault(file.parent.name, []).append(printable(said))
     return found
 
 
