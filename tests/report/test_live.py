@@ -82,6 +82,8 @@ def test_a_run_that_goes_on(running: Path) -> None:
     assert state["seconds_left"] == pytest.approx(sum(row["seconds"] for row in records) / 3)
     first = [json.loads(line) for line in (running / "seed-0" / "rounds.jsonl").read_text().splitlines()]
     assert state["bytes"]["up"] == sum(row["bytes_up"] for row in [*first, *records])
+    assert sum(row["bytes_last"] for row in state["clients"]) == records[-1]["bytes_up"]
+    assert [row["what"] for row in state["left"]][:2] == ["gnn.*", "num_train"]
 
 
 def test_a_run_between_organisations(project: Path) -> None:
@@ -96,8 +98,14 @@ def test_a_run_between_organisations(project: Path) -> None:
     assert sites["client_01"]["since"] == ledger.read_events(project / "kits" / "server")[-1]["time"]
     assert (sites["client_00"]["last_answer"], sites["client_00"]["bytes_up"]) == (1006.0, 60)
     assert state["seconds_left"] == 2.0  # one round of two seconds
-    told = ["all updates of the round", "all counts of the evaluation", "gnn.*", "num_train"]
-    assert [row["what"] for row in state["left"]][:4] == told
+    assert [sites[name]["bytes_last"] for name in (*NAMES, "late")] == [20, 20, 20, 0]
+    agreed = {row["field"]: row for row in Agreement.load(project / "runs" / "first").entries()}
+    assert {"gnn.*", "num_train", "seconds", "ledger"} < {row["what"] for row in state["left"]} < set(agreed)
+    for row in state["left"]:
+        assert row["reveals"]
+        assert row.items() <= {**agreed[row["what"]], "what": row["what"]}.items()
+    record = json.loads((project / "runs" / "first" / "seed-1" / "rounds.jsonl").read_text().splitlines()[-1])
+    assert state["left_bytes"] == {way: record[f"bytes_{way}"] for way in ("up", "down", "evaluation")}
 
 
 def test_what_cannot_be_watched(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -78,7 +79,7 @@ def run_state(folder: Path) -> Json:
         "result": _result(folder) if finished else None,
         "clients": sites,
         "bytes": _bytes([row for rows in records.values() for row in rows]),
-        "left": _left(folder, last),
+        **({} if last is None else {"left": _left(folder), "left_bytes": _bytes([last])}),
         "events": _shown(ledger.read_events(folder)),
     }
 
@@ -148,11 +149,17 @@ def _clients(names: Sequence[str], records: Sequence[Json]) -> list[Json]:
             "name": name,
             "state": "left out" if name in last.get("failed", {}) else "trains",
             "reason": last.get("failed", {}).get(name),
-            "bytes_up": sum(row["bytes_up_by_client"][k] for row in records if k < len(row["bytes_up_by_client"])),
+            "bytes_up": sum(_sent(row, k) for row in records),
+            "bytes_last": _sent(last, k),
             **_accuracies(last, k),
         }
         for k, name in enumerate(names)
     ]
+
+
+def _sent(record: Mapping[str, Any], client_id: int) -> int:
+    sizes = record.get("bytes_up_by_client", [])
+    return int(sizes[client_id]) if client_id < len(sizes) else 0
 
 
 def _sites(
@@ -181,6 +188,7 @@ def _sites(
                 "last_answer": good[-1][0] if good else None,
                 "seconds": good[-1][1].get("seconds") if good else None,
                 "bytes_up": sum(row.get("bytes_up", 0) for _, row in answers),
+                "bytes_last": exchanges[-1]["sites"].get(name, {}).get("bytes_up", 0) if exchanges else 0,
                 **_accuracies(last, k),
             }
         )
@@ -216,19 +224,30 @@ def _seconds_left(records: Sequence[Json], exchanges: Sequence[Json], rounds: in
 
 
 def _bytes(records: Sequence[Json]) -> Json:
-    return {way: sum(row[f"bytes_{way}"] for row in records) for way in ("up", "down", "evaluation")}
+    return {way: sum(row.get(f"bytes_{way}", 0) for row in records) for way in ("up", "down", "evaluation")}
 
 
-def _left(folder: Path, record: Mapping[str, Any] | None) -> list[Json]:
-    """What clients sent in the last round, by what the agreement says of it."""
-    if record is None:
+def _left(folder: Path) -> list[Json]:
+    """What clients send in each round, field by field; nothing if this version cannot tell."""
+    return _declared(folder, (folder / "settings.json").stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _declared(folder: Path, written: int) -> list[Json]:
+    from fedspray.deploy.agreement import Agreement
+    from fedspray.runs.leaves import END, of_settings
+
+    try:
+        if (folder / "agreement.json").is_file():
+            entries = Agreement.load(folder).entries()
+        else:
+            sizes = stored.read(folder / store.FEDERATION, stored.Description)
+            content = stored.read(folder / "settings.json", stored.Settings)
+            entries = [entry.to_json() for entry in of_settings(content, sizes)]
+    except InputError:
         return []
-    told: Json = {}
-    if (folder / "agreement.json").is_file():
-        told = stored.read(folder / "agreement.json", kinds.AgreementFile).get("leaves", {})
-    total = {"what": "all updates of the round", "bytes": record["bytes_up"], "server_gets": ""}
-    counts = {"what": "all counts of the evaluation", "bytes": record["bytes_evaluation"], "server_gets": ""}
-    return [total, counts, *({"what": key, "bytes": None, "server_gets": what} for key, what in told.items())]
+    shown = ("server_gets", "reveals", "protection")
+    return [{"what": row["field"], **{name: row[name] for name in shown}} for row in entries if row["when"] != END]
 
 
 # ---- studies --------------------------------------------------------------------------------------

@@ -95,17 +95,21 @@
         if (row.reason) cell.append(make("small", row.reason));
         return cell;
       };
-      const heads = [deployed ? "site" : "client", "state", ...(deployed ? ["last answer"] : []), "overall, %", "minority, %", "sent"];
+      const heads = [deployed ? "site" : "client", "state", ...(deployed ? ["last answer"] : []), "overall, %", "minority, %", "sent", ...(state.left_bytes ? ["in the last round"] : [])];
       fill("site-table", heads, state.clients.map((row) => [row.name, label(row),
-        ...(deployed ? [ago(row.last_answer, state.now)] : []), percent(row.overall), percent(row.minority), bytes(row.bytes_up)]));
+        ...(deployed ? [ago(row.last_answer, state.now)] : []), percent(row.overall), percent(row.minority), bytes(row.bytes_up), ...(state.left_bytes ? [bytes(row.bytes_last)] : [])]));
     }
     if (show("cells", state.cells && state.cells.length)) {
       fill("cell-table", ["cell", "state", "round", "overall, %", "minority, %"], state.cells.map((cell) =>
         [cell.name, cell.state, `${cell.round} of ${cell.rounds}`, percent(cell.overall), percent(cell.minority)]));
     }
     if (show("left", state.left && state.left.length)) {
-      fill("left-table", ["what", "bytes", "the server gets", "it reveals", "protection"], state.left.map((row) =>
-        [row.what, bytes(row.bytes), row.server_gets || "", row.reveals || "", row.protection || ""]));
+      const columns = Object.entries({ bytes: "bytes", server_gets: "the server gets", reveals: "it reveals", protection: "protection" })
+        .filter(([key]) => state.left.some((row) => row[key])); // a coordinator does not know the bytes of a field
+      fill("left-table", ["what", ...columns.map(([, head]) => head)], state.left.map((row) =>
+        [row.what, ...columns.map(([key]) => key === "bytes" ? bytes(row[key]) : row[key] || "–")]));
+      const sum = state.left_bytes;
+      $("left-bytes").textContent = sum ? `${bytes(sum.up)} of updates and ${bytes(sum.evaluation)} of counts for the evaluation, from all ${deployed ? "sites" : "clients"}. A field, what the server gets of it, what that reveals and what protects it:` : "";
     }
     if (show("events", state.events.length)) {
       $("event-list").replaceChildren(...state.events.map((event) => {
