@@ -133,8 +133,13 @@ def test_a_project_whose_run_is_finished(project: Path, finished: Path, monkeypa
     for name in ("result.json", "seed-1/result.json", "seed-1/rounds.jsonl"):
         shutil.copy(finished / name, run / name)
     (run / "progress.json").write_text(json.dumps({"state": "done", "round": 6}))
+    with (run / "seed-1" / "exchanges.jsonl").open("a") as file:
+        for round_index, size in ((4, 30), (6, 7)):  # the last round, and the report
+            sites = {"client_00": {"failed": None, "bytes_up": size}}
+            file.write(json.dumps({"round": round_index, "time": 1010.0 + round_index, "sites": sites}) + "\n")
     state, seeds = state_of(project), json.loads((finished / "result.json").read_text())["seeds"]
     assert (state["state"], state["round"], state["done"]) == ("done", 4, False)
+    assert [(row["state"], row["bytes_last"]) for row in state["clients"][:2]] == [("not connected", 30), ("away", 0)]
     assert state["result"]["overall"] == pytest.approx((seeds[0]["overall"] + seeds[1]["overall"]) / 2)
     with Watch(project, ("127.0.0.1", 0), TOKEN) as server:
         assert "FedSpray report</title>" in server.answer("/report", TOKEN)[2]
@@ -171,10 +176,11 @@ def test_only_who_knows_the_token_may_look(served: Watch) -> None:
 
 def test_what_prometheus_reads(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_days_left", lambda kits: {"server": 12})
+    monkeypatch.setattr("fedspray.deploy.locks.holder", lambda lock: 7)
     state = state_of(project)
     lines = metrics(state).splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert values["fedspray_up"] == "0"
+    assert values["fedspray_up"] == "1"
     assert (values["fedspray_round"], values["fedspray_rounds"]) == ("3", "4")
     assert values['fedspray_site_connected{site="client_00"}'] == "1"
     assert values['fedspray_site_connected{site="client_01"}'] == "0"
@@ -182,6 +188,9 @@ def test_what_prometheus_reads(project: Path, monkeypatch: pytest.MonkeyPatch) -
     age = float(values['fedspray_site_answer_age_seconds{site="client_00"}'])
     assert age == pytest.approx(state["now"] - 1006.0, rel=1e-4)
     assert 'fedspray_site_answer_age_seconds{site="late"}' not in values
+    monkeypatch.setattr("fedspray.deploy.locks.holder", lambda lock: None)
+    lines = metrics(state_of(project)).splitlines()
+    assert {'fedspray_site_connected{site="client_00"} 0', "fedspray_up 0"} < set(lines)  # the server's process is gone
 
 
 def test_the_page_of_a_finished_run_is_its_report(finished: Path) -> None:

@@ -105,6 +105,12 @@ def project_state(folder: Path) -> Json:
     else:
         names = stored.read(folder / "agreement.json", kinds.AgreementFile)["sites"]
         shown["clients"] = _sites(names, [], [], {}, folder / "runs" / "none")
+    if pid is None:  # nobody wrote down that the sites were lost
+        here = ("connected", "waited for")
+        shown["clients"] = [
+            row | ({"state": "not connected", "since": None} if row["state"] in here else {})
+            for row in shown["clients"]
+        ]
     return {
         **shown,
         "done": False,  # a project goes on after its run
@@ -167,7 +173,9 @@ def _sites(
 ) -> list[Json]:
     server = run.parents[1] / "kits" / "server"
     here, last = ledger.presence(server), records[-1] if records else {}
-    gone = _removed(server)
+    gone, in_round = _removed(server), Json()
+    for each in exchanges:  # after the last round comes the report; of a round that was repeated, the last counts
+        in_round = each["sites"] if each["round"] == last.get("round") else in_round
     rows = []
     for k, name in enumerate(names):
         answers = [(each["time"], each["sites"][name]) for each in exchanges if name in each["sites"]]
@@ -188,7 +196,7 @@ def _sites(
                 "last_answer": good[-1][0] if good else None,
                 "seconds": good[-1][1].get("seconds") if good else None,
                 "bytes_up": sum(row.get("bytes_up", 0) for _, row in answers),
-                "bytes_last": exchanges[-1]["sites"].get(name, {}).get("bytes_up", 0) if exchanges else 0,
+                "bytes_last": in_round.get(name, {}).get("bytes_up", 0),
                 **_accuracies(last, k),
             }
         )

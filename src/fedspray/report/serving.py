@@ -148,8 +148,8 @@ def _metrics(state: Json) -> Iterator[str]:
     accuracy = state.get("accuracy") or {}
     values = {f'{{nodes="{name}"}}': value for name, value in accuracy.items()}
     yield from gauge("validation_accuracy", "Share of validation nodes that are predicted rightly.", values)
-    away = {"away", "never seen", "stopped", "unreachable", "refused", "replaced", "connecting"}
-    values = {f'{{site="{row["name"]}"}}': row["state"] not in away for row in sites}
+    here = {"connected", "waited for", "left out", "trains"}
+    values = {f'{{site="{row["name"]}"}}': row["state"] in here for row in sites}
     yield from gauge("site_connected", "Whether a site is connected.", values)
     ages = {f'{{site="{row["name"]}"}}': row.get("last_answer") and state["now"] - row["last_answer"] for row in sites}
     yield from gauge("site_answer_age_seconds", "Seconds since a site's last answer.", ages)

@@ -107,9 +107,10 @@
       const columns = Object.entries({ bytes: "bytes", server_gets: "the server gets", reveals: "it reveals", protection: "protection" })
         .filter(([key]) => state.left.some((row) => row[key])); // a coordinator does not know the bytes of a field
       fill("left-table", ["what", ...columns.map(([, head]) => head)], state.left.map((row) =>
-        [row.what, ...columns.map(([key]) => key === "bytes" ? bytes(row[key]) : row[key] || "–")]));
+        [row.what, ...columns.map(([key]) => key === "bytes" ? bytes(row[key]) : row[key] || "")]));
       const sum = state.left_bytes;
-      $("left-bytes").textContent = sum ? `${bytes(sum.up)} of updates and ${bytes(sum.evaluation)} of counts for the evaluation, from all ${deployed ? "sites" : "clients"}. A field, what the server gets of it, what that reveals and what protects it:` : "";
+      $("left-title").textContent = sum ? "What leaves in each round" : "What left in the last round";
+      $("left-bytes").textContent = sum ? `In the last one, ${bytes(sum.up)} of updates and ${bytes(sum.evaluation)} of counts for the evaluation left all ${deployed ? "sites" : "clients"} together.` : "";
     }
     if (show("events", state.events.length)) {
       $("event-list").replaceChildren(...state.events.map((event) => {
