@@ -11,10 +11,11 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from nvflare.fuel.f3.message import Message as Mailed
 from nvflare.private.admin_defs import Message
 
 from fedspray.deploy.ledger import read_events
-from fedspray.deploy.network.guard import LOGGED, SHORT, STREAMS, Guard, fault_of_request
+from fedspray.deploy.network.guard import LOGGED, REMEMBERED, SHORT, STREAMS, Guard, fault_of_request
 from fedspray.deploy.network.protocol import Mail
 from fedspray.deploy.provisioning import members
 
@@ -74,6 +75,44 @@ def test_a_flood_of_refusals_does_not_fill_the_disk(kit: Path) -> None:
     events = read_events(kit)
     assert len(events) == LOGGED + 10
     assert all(event["what"].isprintable() for event in events)
+
+
+def test_a_flood_of_one_sender_does_not_hide_another(kit: Path) -> None:
+    guard = Guard(kit)
+    for index in range(LOGGED + 50):
+        guard.refuse(f"north (somewhere:{index})", "a message", "no run needs it")
+    guard.refuse("south (elsewhere)", "a message", "no run needs it")
+    assert read_events(kit)[-1]["sender"] == "south (elsewhere)"
+
+
+def sent(topic: str, stream: object, inside: str = "sys/shell", origin: str = "north") -> Mailed:
+    headers = {"cn__origin": origin, "cn__destination": "server", "cn__msg_type": "req"}
+    channel, _, name = inside.partition("/")
+    about = {} if stream is None else {"sm__id": stream, "sm__ch": channel, "sm__tp": name, "sm__sz": 9}
+    return Mailed({**headers, "cn__channel": "sm__STREAM", "cn__topic": topic, **about})
+
+
+def test_a_stream_is_refused_once(kit: Path) -> None:
+    guard = Guard(kit)
+
+    def refused(*messages: Mailed, sender: str = "north (a:1)", why: str = "no run needs it") -> int:
+        before = len(read_events(kit))
+        for message in messages:
+            guard.refuse_message(sender, message, why)
+        return len(read_events(kit)) - before
+
+    parts = [sent("sm__DATA", 7)] * 300
+    assert refused(*parts, sent("sm__ERROR", 7), sent("sm__ACK", 7), *parts) == 1
+    assert refused(sent("sm__DATA", 8)) == 1, "another stream"
+    assert refused(sent("sm__DATA", 7, "sys/other")) == 1, "the same number for something else"
+    assert refused(sent("sm__DATA", 7), why="it is too long") == 1, "for another reason"
+    assert refused(sent("sm__DATA", 7), sender="south (b:1)") == 1, "of somebody else"
+    assert refused(sent("sm__ERROR", 7, origin="server")) == 1, "in another's name"
+    assert refused(sent("sm__ERROR", 9), sent("sm__ERROR", 9), sent("sm__ACK", 9)) == 1, "about a stream that was not"
+    assert refused(sent("sm__DATA", 9)) == 1, "and then is"
+    assert refused(sent("sm__ERROR", None), sent("sm__ERROR", None)) == 2, "about none"
+    assert refused(*(sent("sm__DATA", 100 + number) for number in range(REMEMBERED))) < 2 * LOGGED
+    assert len(guard._told) == REMEMBERED
 
 
 def test_streams_that_are_never_finished_are_few(kit: Path) -> None:

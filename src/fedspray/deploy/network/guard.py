@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ LEAST = 32 << 20
 FORGOTTEN = 120.0
 """Seconds after which an unfinished stream counts as given up."""
 LOGGED = 200
-"""Refusals that one process writes down one by one; after that it writes one in a hundred."""
+"""Refusals of one sender that a process writes down one by one; after that it writes one in a hundred."""
+REMEMBERED = 1000
+"""Refused streams that a process knows: their other parts, and reports about them, are not written down again."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +70,8 @@ class Guard:
         self._members: tuple[float, dict[str, Member]] = (0.0, {})
         self._agreed: tuple[float, tuple[str, ...], int] = (0.0, (), 0)
         self._streams: dict[str, dict[str, float]] = {}
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
+        self._told: dict[tuple[str, ...], None] = {}
         self.on_refusal: Callable[[str], None] = lambda reason: None
         """Is told when the server closes this site's connection, and why."""
         self._lock = threading.Lock()
@@ -164,11 +168,26 @@ class Guard:
 
     # ---- what is written down -------------------------------------------------------------------------
 
+    def refuse_message(self, sender: str, message: Message, why: str) -> None:
+        """Refuses a message. A stream is written down once, not with each of its parts and reports about it."""
+        headers = message.headers or {}
+        mail, name = Mail.read(headers, 0), str(headers.get(protocol.STREAM_ID, ""))[:200]
+        stream = (sender, mail.origin, mail.destination, name)
+        part = (*stream, str(mail), why)
+        with self._lock:
+            known = part in self._told or (mail.is_report and stream in self._told)
+            if name and not known:
+                self._told |= {part: None, stream: None}
+                while len(self._told) > REMEMBERED:
+                    del self._told[next(iter(self._told))]  # the oldest
+        if not known:
+            self.refuse(sender, str(mail), why)
+
     def refuse(self, sender: str, what: str, why: str) -> None:
         """Logs a refusal and writes it down; somebody who sends thousands does not fill the disk."""
         with self._lock:
-            self._refused += 1
-            count = self._refused
+            self._refused[name := sender.partition(" ")[0]] += 1
+            count = self._refused[name]
         if count <= LOGGED or count % 100 == 0:
             self.record("refused", sender, f"{what}: {why}")
 

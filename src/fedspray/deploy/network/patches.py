@@ -28,6 +28,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager, NullConnection
 from nvflare.fuel.f3.sfm.constants import Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.fuel.hci.server.reg import ServerCommandRegister
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import JobFailureMsgKey
@@ -38,7 +39,7 @@ from nvflare.private.fed.server.fed_server import FederatedServer
 from fedspray.deploy.ledger import CONNECTED, JOB_ENDED, LOST
 from fedspray.deploy.network import protocol
 from fedspray.deploy.network.guard import PEER_KEY, Guard, close, fault_of_request
-from fedspray.deploy.network.protocol import COORDINATOR, NOTICES, SERVER, Mail
+from fedspray.deploy.network.protocol import COORDINATOR, NOTICES, SERVER
 from fedspray.deploy.network.unixdriver import SCHEME, UnixDriver
 from fedspray.deploy.provisioning.certificates import key_fingerprint
 from fedspray.errors import printable
@@ -79,7 +80,7 @@ def _guard_messages(guard: Guard) -> None:
             return
         fault = guard.fault_of(cell.my_info.fqcn, endpoint.name, connection, message)
         if fault is not None:
-            guard.refuse(_sender(guard, connection, endpoint.name), _topic(message), fault)
+            guard.refuse_message(_sender(guard, connection, endpoint.name), message, fault)
         elif (message.get_header(protocol.CHANNEL), message.get_header(protocol.TOPIC)) == NOTICES:
             guard.record("notice", SERVER, bytes(message.payload or b"")[:1000].decode(errors="replace"))
         else:
@@ -88,6 +89,8 @@ def _guard_messages(guard: Guard) -> None:
     def _add_adhoc_connector(cell: CoreCell, to_cell: str, url: str) -> None:
         guard.refuse(to_cell, "a new connection", f"it names the address {url}")
 
+    if not guard.is_server:  # a site's main process would tell of streams that come after its job's end: nobody listens
+        ByteStreamer._forward_error_handler = lambda streamer, message, error: None
     CoreCell.process_message = process_message
     CoreCell._add_adhoc_connector = _add_adhoc_connector
 
@@ -233,7 +236,3 @@ def _sender(guard: Guard, connection: Connection, cell: str) -> str:
     link = guard.link(connection, cell)
     address = connection.get_conn_properties().get("peer_addr", "?")
     return f"{link.peer if link else 'somebody'} ({address})"
-
-
-def _topic(message: Message) -> str:
-    return str(Mail.read(message.headers or {}, 0))

@@ -171,6 +171,11 @@ class Mail:
         channel, topic, stream = (str(headers.get(k, ""))[:200] for k in (STREAM_CHANNEL, STREAM_TOPIC, STREAM_ID))
         return cls(origin, destination, "stream", channel, topic, max(size, payload_bytes), stream)
 
+    @property
+    def is_report(self) -> bool:
+        """Whether it tells how a stream fares."""
+        return self.kind != "stream" and self.channel == STREAM
+
     def __str__(self) -> str:
         return f"{self.channel}/{self.topic} ({self.kind})"
 
