@@ -95,7 +95,7 @@ def measure(number: int) -> Json:
     result = fs.run(federation, "fedspray2", rounds=ROUNDS, seeds=[number], progress=False)
     counts: dict[str, Any] = result.seeds[0].metrics["against_local"]
     clients = [
-        {"name": name, "predictors": _short(values), "test": counts[name]["test"]}
+        {"name": name, "predictors": short(values), "test": counts[name]["test"]}
         for name, values in advice.predictors(federation).items()
         if name in counts
     ]
@@ -106,12 +106,13 @@ def again(row: Json) -> Json:
     """A row with its predictors looked at again, and nothing trained: the same number draws the same federation."""
     found = advice.predictors(draw(row["number"])[2]) if "clients" in row else {}
     clients = [
-        {"name": c["name"], "predictors": _short(found[c["name"]]), "test": c["test"]} for c in row.get("clients", ())
+        {"name": c["name"], "predictors": short(found[c["name"]]), "test": c["test"]} for c in row.get("clients", ())
     ]
     return {**row, "clients": clients} if clients else row
 
 
-def _short(values: Json | None) -> Json | None:
+def short(values: Json | None) -> Json | None:
+    """Five digits."""
     return None if values is None else {name: float(f"{value:.5g}") for name, value in values.items()}
 
 

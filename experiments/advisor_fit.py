@@ -1,6 +1,6 @@
 """Fits the advisor of `fedspray inspect --advise` on what `experiments.advisor` measured, and says how often it errs.
 
-    python -m experiments.advisor_fit results/advisor/federations.jsonl
+    python -m experiments.advisor_fit results/advisor/federations.jsonl results/advisor/unseen.jsonl
 
 writes src/fedspray/data/advice.json. Every source of federations (a generator, a data set) is left out once: the advice
 on its clients comes from a fit on all others. Beside it stand the errors of "always federate" and "never".
@@ -24,6 +24,8 @@ from fedspray.files import Json, read_lines
 LEAST = 10
 """Test nodes that a client needs to be counted; with fewer, whether it gained is chance."""
 PENALTY = 10.0
+GENERATED = ("banks", "blocks")
+"""Sources of which as many federations as one likes can be drawn: the errors that users are told are of the others."""
 Rows = NDArray[np.float64]
 
 
@@ -100,20 +102,21 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     """Fits, prints the errors, and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("federations", type=Path)
+    parser.add_argument("federations", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path(advice.__file__).with_name("advice.json"))
     options = parser.parse_args()
-    federations = read_lines(options.federations)
+    federations = [row for file in options.federations for row in read_lines(file)]
     content: Json = {"ranges": {}, "groups": {}}
     for group in advice.GROUPS:
         names, values, helped, sources = samples(federations, group)
         likely, within = held_out(values, helped, sources)
+        real = ~np.isin(sources, GENERATED)
         intercept, weights = fit(values, helped)
         by_source = {str(s): errors(*(part[sources == s] for part in (likely, within, helped))) for s in set(sources)}
         content["groups"][group] = {
             "intercept": intercept,
             "weights": dict(zip(names, weights.tolist(), strict=True)),
-            "held_out": errors(likely, within, helped),
+            "held_out": errors(likely[real], within[real], helped[real]),
             "by_source": dict(sorted(by_source.items())),
         }
         low, high = ranges(values)

@@ -154,14 +154,14 @@ def _answer(client: str, group: str, values: Json | None) -> Advice:
 
 
 def caveats() -> list[str]:
-    """How often the advice was wrong on federations of data sets that it was not fitted on."""
+    """How often the advice was wrong on real data sets that it was not fitted on."""
     found = []
     for group, words in zip(GROUPS, ("all nodes", "minority nodes"), strict=True):
         known = fitted()["groups"][group]["held_out"]
         told = [f"{100 * known[name]:.0f}%" for name in ("advisor", "always_federate_where_advised")]
         every = [f"{100 * known[name]:.0f}%" for name in ("always_federate", "never_federate")]
         found.append(
-            f"{words}: on data sets that the advisor was not fitted on, its advice was wrong for {told[0]} of "
+            f"{words}: on real data sets that the advisor was not fitted on, its advice was wrong for {told[0]} of "
             f"{known['advised']} clients, where always federating was wrong for {told[1]}; of all {known['clients']} "
             f"clients, always federating was wrong for {every[0]}, never for {every[1]}"
         )
