@@ -30,6 +30,11 @@ LIST_OF_THE_RUN = (
     "    baseline: str | None = knob(",
     '    topic: tuple[str, ...] = knob((), "What it is about.", metavar="TEXT", neutral=())\n',
 )
+OF_THE_WAY = (
+    "experiment.py",
+    "    checkpoint_every: int | None = knob(",
+    '    nice: int = knob(0, "Priority of the process.", metavar="N", least=0)\n',
+)
 DATA_KNOB = (
     "partitioners/louvain.py",
     "    def __post_init__",
@@ -116,12 +121,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("touched")
     left_out = shutil.ignore_patterns("__pycache__", "experiments")
     shutil.copytree(ROOT / "src" / "fedspray", folder / "fedspray", ignore=left_out)
-    for file, before, text in (RUN_LEVEL, OF_THE_RUN, LIST_OF_THE_RUN, DATA_KNOB, METRIC):
+    for file, before, text in (RUN_LEVEL, OF_THE_RUN, LIST_OF_THE_RUN, OF_THE_WAY, DATA_KNOB, METRIC):
         source = (folder / "fedspray" / file).read_text()
         assert source.count(before) == 1
         (folder / "fedspray" / file).write_text(source.replace(before, text + before))
     toml = 'patience = 3\npurpose = "trial"\ntopic = ["banks", "fraud"]\ntrials = 2\nselection = "error"\n'
-    given = {"patience": 3, "purpose": "trial", "topic": ["banks", "fraud"], "selection": "error"}
+    given = {"patience": 3, "purpose": "trial", "topic": ["banks", "fraud"], "selection": "error", "nice": 3}
     told = _python(folder, TRIED, str(folder), str(ROOT), toml, json.dumps(given))
     return {**json.loads(told.splitlines()[-1]), "help": _python(folder, HELP)}
 
@@ -171,6 +176,11 @@ def test_a_list_of_the_run_costs_one_file(found: dict[str, Any]) -> None:
     assert found["study"] == {"fedavg": ["banks"], "b": ["fraud"]}
     assert "topic" in found["told_apart"]
     assert "--topic" in found["help"]
+
+
+def test_what_decides_no_result_costs_one_file_and_is_kept_nowhere(found: dict[str, Any]) -> None:
+    assert "--nice" in found["help"]
+    assert "nice" not in json.dumps([found["settings.json"], found["agreement"], found["result"]])
 
 
 def test_a_data_knob_costs_one_file(found: dict[str, Any]) -> None:

@@ -18,9 +18,8 @@ from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph, repeated
 from fedspray.data.reading import read_federation
 from fedspray.data.traps import TrapWarning
-from fedspray.engine.cluster import opened
 from fedspray.errors import InputError, MissingDataError
-from fedspray.experiment import Data, RunSettings, run_knobs
+from fedspray.experiment import Data, RunSettings, Way, run_knobs, way_knobs
 from fedspray.federate import open_data, traps_of
 from fedspray.objects import (
     DEFAULT_BACKBONE,
@@ -58,13 +57,9 @@ def run(
     preset: str | None = None,
     backbone_of: Mapping[str, AnyBackbone] | None = None,
     out: str | Path | None = None,
-    threads: int = 1,
-    engine: str = "local",
-    cluster: str | None = None,
     progress: bool = True,
     on_record: OnRecord | None = None,
     callbacks: Sequence[Callback] = (),
-    track: str | None = None,
     **values: Any,
 ) -> RunResult:
     """Trains on a federation.
@@ -80,29 +75,24 @@ def run(
         preset: a named set of the algorithm's settings, for an algorithm by name or class.
         backbone_of: clients that use another backbone, where the algorithm allows it: names or classes.
         out: a new folder for everything; None writes nothing.
-        threads: number of threads, for training blocks of clients in parallel or inside matrix products.
-        engine: where clients train: ``local`` (this process) or ``ray`` (an actor for each thread).
-        cluster: address of the Ray head; by default one is started here, or found where ``ray.init`` was called.
         progress: show a bar in a terminal or notebook.
         on_record: called with the seed and each round's record.
         callbacks: objects of subclasses of `Callback`, called at exchanges, records, rounds and ends.
-        track: ``mlflow`` or ``wandb``: also log the run there.
         values: any setting of the algorithm, the backbone or the rounds, overriding an object's; and run options:
-            ``keep_split=True`` (the federation's own splits for every seed), ``dtype="float64"`` …
+            ``keep_split=True`` (the federation's own splits for every seed), ``dtype="float64"`` …; and how to run:
+            ``threads``, ``engine="ray"`` and ``cluster`` (the Ray head, by default one started here),
+            ``checkpoint_every``, ``track="mlflow"`` or ``"wandb"``.
     """
     _check_federation(federation)
     _warn_of_traps(federation)
-    if not isinstance(threads, int) or threads < 1:
-        raise InputError(f"threads is {threads!r}, but must be at least 1")
+    way = Way(**{name: values.pop(name) for name in way_knobs() if name in values})
     resolved = _resolved(algorithm, backbone, preset, rounds, seeds, backbone_of, values, out)
     with (
-        tracked(track, header(federation.roster, resolved)) as (trackers, keep),
-        opened(engine, cluster, threads=threads, device=resolved.device) as joined,
+        tracked(way.track, header(federation.roster, resolved)) as (trackers, keep),
         _rounds_bar(progress, resolved) as bar,
     ):
-        folder = None if out is None else runs.begin(Path(out), federation, resolved, source=None, threads=threads)
-        how: dict[str, Any] = {"threads": threads, "callbacks": [*callbacks, *trackers, *bar], "on_record": on_record}
-        result = runs.carry_out(federation, resolved, folder, **how, begun=True, cluster=joined)
+        heard = [*callbacks, *trackers, *bar, *([] if on_record is None else [Listener(on_record)])]
+        result = runs.train(federation, resolved, None if out is None else Path(out), way, None, callbacks=heard)
         keep(result)
     return result
 

@@ -32,7 +32,7 @@ from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.knob import TABLE, Knob, check, kind_of, knob
 from fedspray.partitioners.base import Partitioner
 
-DATA, TRAINING = "Data", "Training"
+DATA, TRAINING, FILES = "Data", "Training", "Files"
 """The parts of an experiment, and the panels of ``--help``."""
 DTYPES = ("float32", "float64")
 MOST_SEEDS = 100_000
@@ -193,6 +193,28 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Way:
+    """How and where to run, which decides no result and is no part of an experiment."""
+
+    threads: int | None = knob(
+        None, "Threads for training.", metavar="N", least=1, most=4096, usual="1, or the run's own"
+    )
+    engine: str = knob(
+        "local", "Trains clients in this process (local), or in an actor for each thread (ray).", metavar="NAME"
+    )
+    cluster: str | None = knob(None, "Address of the Ray head.", metavar="ADDRESS", usual="started here")
+    checkpoint_every: int | None = knob(
+        None, "Rounds between checkpoints.", metavar="N", least=1, usual="by time, under 5% of the run", part=FILES
+    )
+    track: str | None = knob(
+        None, "Also log the run to MLflow or Weights & Biases.", metavar="mlflow|wandb", part=FILES
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything ``fedspray run`` takes."""
 
@@ -255,6 +277,12 @@ def data_knobs() -> dict[str, Knob]:
     return {name: each for name, each in knobs().items() if each.part == DATA}
 
 
+@cache
+def way_knobs() -> dict[str, Knob]:
+    """The knobs that decide no result."""
+    return {each.name: each for each in _declared(Way, TRAINING)}
+
+
 def run_knobs() -> set[str]:
     """The knobs of the run that aren't settings, such as `dtype` and `keep_split`."""
     return {*_names(RunSettings)} - {"algorithm", "backbone", "preset", "backbone_of"}
@@ -308,9 +336,9 @@ def _declared(owner: type[Any], part: str) -> list[Knob]:
     found = []
     for each in fields(owner):
         if "help" in each.metadata:
-            about = {name: value for name, value in each.metadata.items() if name not in ("help", "neutral")}
+            about = {name: value for name, value in each.metadata.items() if name != "neutral"}
             default = {} if each.default is MISSING else each.default
-            found.append(Knob(each.name, kind_of(each), each.metadata["help"], part, default, **about))
+            found.append(Knob(each.name, kind_of(each), default=default, **{"part": part, **about}))
     return found
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import reduce
-from operator import or_
+from numbers import Real
+from operator import ge, gt, le, lt, or_
 from typing import Any
 
 from fedspray.display import cut
@@ -22,9 +23,10 @@ def knob(default: Any, text: str, **about: Any) -> Any:
     Args:
         default: its default.
         text: one line for ``--help`` and the documentation.
-        about: ``metavar``; ``usual``, what None stands for, in a few words; what is allowed: ``least``, ``above``,
-            ``most``, ``choices``; and ``neutral`` for a knob added later: its value in all results so far.
-            With this value it is not part of a result's identity.
+        about: ``metavar``; ``usual``, what None stands for, in a few words; ``part``, its panel of ``--help``; what is
+            allowed: ``choices``; or ``least``, ``above``, ``most``, ``below``, and words beside numbers, ``also``; and
+            ``neutral`` for a knob added later: its value in all results so far. With this value it is not part of a
+            result's identity.
     """
     kept = {"default_factory": default} if isinstance(default, type) else {"default": default}
     return field(**kept, metadata={"help": text, **about})
@@ -101,25 +103,33 @@ def kind_of(each: Field[Any]) -> str:
     return each.type.__name__ if isinstance(each.type, type) else str(each.type)
 
 
-def check(settings: Any) -> None:
+def check(settings: Any, where: str = "") -> None:
     """Refuses a value outside its field's limits."""
     for each in fields(settings):
-        _refuse_outside(each.name, getattr(settings, each.name), each.metadata)
+        _refuse_outside(f"{where}{each.name}", getattr(settings, each.name), each.metadata)
+
+
+_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "least": ("at least", ge),
+    "above": ("above", gt),
+    "most": ("at most", le),
+    "below": ("below", lt),
+}
 
 
 def _refuse_outside(name: str, value: Any, allowed: Mapping[str, Any]) -> None:
-    choices = allowed.get("choices")
-    if value is not None and choices is not None and value not in choices:
-        raise InputError(f"{name} is {value!r}, but must be {' or '.join(choices)}")
-    words: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-        "least": ("at least", lambda found, limit: found >= limit),
-        "above": ("above", lambda found, limit: found > limit),
-        "most": ("at most", lambda found, limit: found <= limit),
-    }
-    limits = {key: allowed[key] for key in words if allowed.get(key) is not None}
-    if value is not None and not all(words[key][1](value, limit) for key, limit in limits.items()):
-        wanted = " and ".join(f"{words[key][0]} {limit}" for key, limit in limits.items())
-        raise InputError(f"{name} is {value}, but must be {wanted}")
+    limits = {key: allowed[key] for key in _LIMITS if allowed.get(key) is not None}
+    choices, also = allowed.get("choices") or (), allowed.get("also") or ()
+    if value is None or value in (*choices, *also) or not (limits or choices):
+        return
+    if limits and isinstance(value, Real) and all(_LIMITS[key][1](value, limit) for key, limit in limits.items()):
+        return
+    bounds = " and ".join(f"{_LIMITS[key][0]} {limit}" for key, limit in limits.items())
+    if limits.keys() == {"least", "most"}:
+        bounds = f"between {limits['least']} and {limits['most']}"
+    listed = " or ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
+    wanted = listed or ", or ".join([bounds, *also])
+    raise InputError(f"{name} is {value!r}, but must be {wanted}")
 
 
 def parse(name: str, value: Any, kind: str) -> Any:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from fedspray.cli.flags import flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
-from fedspray.experiment import DATA, TRAINING, knobs
+from fedspray.experiment import DATA, TRAINING, knobs, way_knobs
 from fedspray.knob import Knob
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     Study = Given
     Search = Given
     Attack = Given
+    Way = Given
 else:
 
     @cache
@@ -87,15 +88,16 @@ _CHOSEN: dict[str, Callable[[list[Knob]], Any]] = {
     "Study": lambda known: _study(known, "seed"),
     "Attack": lambda known: flags_of([k for k in known if k.name not in _NOT_ATTACKED], lists=["algorithm"]),
     "Search": lambda known: _study(known, "seed", "seeds"),
+    "Way": lambda _: flags_of(way_knobs().values()),
 }
-"""The flags of a run, of a run on others' data, of a change to it, of a federation, study, attack or search."""
+"""The flags of a run, of a run on others' data, of a change to it, of a federation, study, attack, search or way."""
 
 
 def values(given: Given | None) -> Given:
     """The flags as keys of an experiment, with their types: ``--set`` and ``--backbone-of`` as tables."""
     found: Given = {}
     for name, value in (given or {}).items():
-        knob = knobs()[name]
+        knob = knobs().get(name) or way_knobs()[name]
         if knob.is_table:
             found[name] = dict(_pair(knob.flag, item) for item in value)
         elif isinstance(value, list) and not knob.is_list:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedspray.cli import knobs
-from fedspray.cli.flags import AsJson, Cores, Count, argument, examples, flag
+from fedspray.cli.flags import AsJson, argument, examples, flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
+from fedspray.experiment import Way
 
 if TYPE_CHECKING:
     from fedspray.data.federation import Federation
-    from fedspray.engine.cluster import Cluster
-    from fedspray.experiment import Data, Experiment
+    from fedspray.experiment import Experiment
     from fedspray.runs.callbacks import OnRecord
     from fedspray.runs.settings import Resolved
 
@@ -40,68 +40,31 @@ def run(
     /,
     *,
     given: knobs.Experiment | None = None,
-    threads: Annotated[
-        Cores | None,
-        flag("Threads for training.", "N", box="Training", default="1, or the run's own"),
-    ] = None,
-    engine: Annotated[
-        str,
-        flag("Trains clients in this process (local), or in an actor for each thread (ray).", "NAME", box="Training"),
-    ] = "local",
-    cluster: Annotated[
-        str | None, flag("Address of the Ray head.", "ADDRESS", box="Training", default="started here")
-    ] = None,
     out: Annotated[Path | None, flag("A new folder for everything.", "DIR", box="Files", default="runs/…")] = None,
     resume: Annotated[
         Path | None, flag("Continue the run in this folder, to the same bits.", "DIR", box="Files")
     ] = None,
-    checkpoint_every: Annotated[
-        Count | None,
-        flag("Rounds between checkpoints.", "N", box="Files", default="by time, under 5% of the run"),
-    ] = None,
-    track: Annotated[
-        str | None, flag("Also log the run to MLflow or Weights & Biases.", "mlflow|wandb", box="Files")
-    ] = None,
+    way: knobs.Way | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Train an algorithm on a federation and report overall and minority accuracy."""
-    output = Output(as_json)
-    if track is not None:
+    output, chosen = Output(as_json), Way(**knobs.values(way))
+    if chosen.track is not None:
         from fedspray.report import tracking
 
-        tracking.check(track)
-    way = _Way(threads, checkpoint_every, track, engine, cluster)
+        tracking.check(chosen.track)
     if resume is not None:
         if given or config or out:
             named = ", ".join(sorted(given or ()) or (["FILE.toml"] if config else ["out"]))
             raise InputError(f"--resume reads its settings from the folder: remove {named}")
-        _resume(output, resume, way)
+        _resume(output, resume, chosen)
     else:
-        _begin(output, knobs.read(config, given), out, way)
+        _begin(output, knobs.read(config, given), out, chosen)
 
 
-@dataclass(frozen=True)
-class _Way:
-    """How and where to run, which decides no result."""
-
-    threads: int | None
-    checkpoint_every: int | None
-    track: str | None
-    engine: str
-    cluster: str | None
-
-    def opened(self, run: Resolved, data: Data) -> AbstractContextManager[Cluster | None]:
-        """The machines that clients are trained on."""
-        from fedspray.engine.cluster import opened
-
-        saved = Path(data.dataset) if (Path(data.dataset) / "manifest.json").is_file() else None
-        return opened(self.engine, self.cluster, threads=self.threads or 1, device=run.device, folder=saved)
-
-
-def _begin(output: Output, experiment: Experiment, out: Path | None, way: _Way) -> None:
+def _begin(output: Output, experiment: Experiment, out: Path | None, way: Way) -> None:
     from fedspray.federate import open_data
     from fedspray.runs import store
-    from fedspray.runs.run import begin
     from fedspray.runs.settings import check_meaning, resolve
 
     settings = experiment.run
@@ -114,11 +77,8 @@ def _begin(output: Output, experiment: Experiment, out: Path | None, way: _Way) 
     knobs.note_tidied(output, federation)
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
-    data, place = experiment.data.located(), out or _unused(Path("runs") / name)
-    with way.opened(resolved, data) as cluster:
-        folder = begin(place, federation, resolved, data.to_json(), threads=way.threads or 1)
-        result = _train(output, folder, federation, resolved, way, begun=True, cluster=cluster)
-    _show(output, folder, result)
+    source = experiment.data.located().to_json()
+    _train(output, out or _unused(Path("runs") / name), federation, resolved, way, source)
 
 
 def _unused(folder: Path) -> Path:
@@ -127,7 +87,7 @@ def _unused(folder: Path) -> Path:
     return next(each for each in chain([folder], numbered) if not each.exists())
 
 
-def _resume(output: Output, folder: Path, way: _Way) -> None:
+def _resume(output: Output, folder: Path, way: Way) -> None:
     """Runs the unfinished rest of a run folder."""
     from fedspray import stored
     from fedspray.experiment import Data
@@ -143,14 +103,11 @@ def _resume(output: Output, folder: Path, way: _Way) -> None:
     if content["source"] is None:
         raise InputError(f"{folder} was started from Python: continue it there with fs.resume")
     with output.busy(f"preparing {content['dataset']} …"):
-        data = Data.of(**content["source"])
-        federation = open_data(data)
+        federation = open_data(Data.of(**content["source"]))
     if content["versions"] != store.versions():
         output.note("this run started with other library versions: its results may differ from now on")
-    own, resolved = replace(way, threads=way.threads or content["threads"]), resolve(settings)
-    with own.opened(resolved, data) as cluster:
-        result = _train(output, folder, federation, resolved, own, begun=False, cluster=cluster)
-    _show(output, folder, result)
+    own = replace(way, threads=way.threads or content["threads"])
+    _train(output, folder, federation, resolve(settings), own, content["source"], resumed=True)
 
 
 def _train(
@@ -158,36 +115,28 @@ def _train(
     folder: Path,
     federation: Federation,
     run: Resolved,
-    way: _Way,
+    way: Way,
+    source: dict[str, Any],
     *,
-    begun: bool,
-    cluster: Cluster | None,
-) -> dict[str, Any]:
+    resumed: bool = False,
+) -> None:
     from fedspray.report.tracking import tracked
+    from fedspray.runs.callbacks import Listener
     from fedspray.runs.conduct import header
-    from fedspray.runs.run import carry_out
+    from fedspray.runs.run import train
 
     try:
         with (
             tracked(way.track, header(federation.roster, run)) as (trackers, keep),
             show_progress(output, run.rounds.rounds, run.settings.seeds) as on_record,
         ):
-            result = carry_out(
-                federation,
-                run,
-                folder,
-                threads=way.threads or 1,
-                checkpoint_every=way.checkpoint_every,
-                callbacks=trackers,
-                on_record=on_record,
-                begun=begun,
-                cluster=cluster,
-            )
+            heard = [*trackers, Listener(on_record)]
+            result = train(federation, run, folder, way, source, callbacks=heard, resumed=resumed)
             keep(result)
     except KeyboardInterrupt:
         output.note(f"stopped and saved; continue with: fedspray run --resume {folder}")
         raise
-    return result.summary()
+    _show(output, folder, result.summary())
 
 
 def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:

@@ -14,11 +14,11 @@ from fedspray import algorithms, files, stored
 from fedspray.algorithms.base import Algorithm
 from fedspray.data import statistics
 from fedspray.data.federation import Federation, Roster
-from fedspray.engine.cluster import Cluster
+from fedspray.engine.cluster import Cluster, opened
 from fedspray.engine.device import describe_device
 from fedspray.engine.local import Blocks, LocalEngine, choose_blocks, single_blocks
 from fedspray.errors import InputError
-from fedspray.experiment import RoundSettings, RunSettings
+from fedspray.experiment import RoundSettings, RunSettings, Way
 from fedspray.files import Json
 from fedspray.runs import benefit, nodes, store
 from fedspray.runs.callbacks import Callback, Listener, OnRecord
@@ -119,6 +119,26 @@ def carry_out(
     with sole_writer(folder):
         result = conduct(federation.roster, run, folder, open_host, checkpoint_every=checkpoint_every, callbacks=heard)
     return replace(result, folder=folder, writer=partial(_write, federation, run, threads))
+
+
+def train(
+    federation: Federation,
+    run: Resolved,
+    folder: Path | None,
+    way: Way,
+    source: Json | None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    resumed: bool = False,
+) -> RunResult:
+    """A whole run, new or resumed, on the machines that are asked for; ``source`` are the data's knobs, if known."""
+    saved, threads = Path((source or {}).get("dataset", "")), way.threads or 1
+    shared = saved if (saved / "manifest.json").is_file() else None
+    how: Json = {"threads": threads, "checkpoint_every": way.checkpoint_every, "callbacks": callbacks}
+    with opened(way.engine, way.cluster, threads=threads, device=run.device, folder=shared) as cluster:
+        if folder is not None and not resumed:
+            begin(folder, federation, run, source, threads=threads)
+        return carry_out(federation, run, folder, **how, begun=not resumed, cluster=cluster)
 
 
 def sole_writer(folder: Path | None) -> AbstractContextManager[None]:
