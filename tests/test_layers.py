@@ -16,10 +16,10 @@ SOURCE = Path(__file__).parents[1] / "src"
 TOP = "fedspray"
 """The package's own `__init__`: the public API, above everything but the command line."""
 
-_BASE = {"display", "errors", "files", "memory", "seeds", "stored", "plugins"}
+_BASE = {"display", "errors", "files", "knob", "memory", "seeds", "stored", "plugins"}
 _DATA = _BASE | {"data"}
 _NN = _DATA | {"nn"}
-_EXPERIMENT = _DATA | {"datasets", "partitioners", "knob", "experiment"}
+_EXPERIMENT = _DATA | {"datasets", "partitioners", "experiment"}
 _ALGORITHMS = _NN | {"messages", "backbones", "algorithms"}
 _ENGINE = _ALGORITHMS | {"evaluation", "experiment", "links", "engine"}
 _FEDERATE = _EXPERIMENT | {"federate"}
@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": _DATA | {"tables"},
     "datasets": _DATA | {"datasets"},
     "partitioners": _DATA | {"partitioners"},
-    "knob": _BASE | {"knob"},
+    "knob": _BASE,
     "experiment": _EXPERIMENT,
     "federate": _FEDERATE,
     "nn": _NN,

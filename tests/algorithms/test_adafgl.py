@@ -157,7 +157,7 @@ def test_the_loss_and_prediction_by_hand() -> None:
     ("settings", "sentence"),
     [
         ({"extractor_rounds": -1}, "extractor_rounds is -1, but must be at least 0"),
-        ({"topology_share": 1.5}, "topology_share is 1.5, but must be from 0 to 1"),
+        ({"topology_share": 1.5}, "topology_share is 1.5, but must be between 0 and 1"),
         ({"personal_lr": 0.0}, "personal_lr is 0.0, but must be above 0"),
         ({"personal_dropout": 1.0}, "personal_dropout is 1.0, but must be at least 0 and below 1"),
     ],

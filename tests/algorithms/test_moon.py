@@ -77,5 +77,5 @@ def test_clients_that_see_alike_average_better() -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [("temperature", 0.0), ("contrast_weight", -1.0)])
 def test_bad_settings_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(InputError, match="but must be ≥ 0 and > 0"):
+    with pytest.raises(InputError, match=f"{setting} is {value}, but must be (above|at least) 0"):
         MOON(backbone=backbones.make("gcn"), **{setting: value})  # type: ignore[arg-type]

@@ -218,9 +218,9 @@ def test_with_secure_sums_each_client_adds_its_share() -> None:
     ("algorithm", "text", "sentence"),
     [
         ("fedavg", "dp epsilon=0", "above 0"),
-        ("fedavg", "dp noise=-1", "noise at least 0"),
-        ("fedavg", "dp epsilon=1 delta=2", "between 0 and 1"),
-        ("fedavg", "dp epsilon=1 clip=0", "clip 0"),
+        ("fedavg", "dp noise=-1", "dp: noise is -1.0, but must be at least 0"),
+        ("fedavg", "dp epsilon=1 delta=2", "delta is 2.0, but must be above 0 and below 1"),
+        ("fedavg", "dp epsilon=1 clip=0", "clip is 0.0, but must be above 0"),
         ("gcfl", "dp epsilon=1", "gnn.*, num_train"),
         ("fedavg", "dp epsilon=1 level=record", "fedspray2"),
         ("fedspray2", "dp epsilon=1 level=record", "0 (record_clip)"),

@@ -35,7 +35,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import Drop, Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
 from fedspray.nn.layers import Linear, Table, draw_all
@@ -83,25 +82,17 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
         "published": {"local_epochs": 3, "lr": 0.01, "weight_decay": 5e-4, "dropout": 0.5, "rounds": 100}
     }
 
-    extractor_rounds: int = setting(50, "rounds of the first stage, FedAvg; all later rounds are the second stage")
-    topology_share: float = setting(0.5, "weight of the client's edges against links of similar nodes (α)")
-    propagation_steps: int = setting(3, "powers of the propagation matrix that the networks read (k)")
-    label_steps: int = setting(10, "steps of label propagation for measuring how alike neighbours are")
-    personal_lr: float = setting(0.01, "Adam's step size for the personal networks")
-    personal_weight_decay: float = setting(5e-4, "L2 penalty on the personal networks' weights")
-    personal_dropout: float = setting(0.5, "share of their hidden units dropped while training")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("extractor_rounds", "propagation_steps", "label_steps", "personal_weight_decay"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
-        if not 0 <= self.topology_share <= 1:
-            raise InputError(f"topology_share is {self.topology_share}, but must be from 0 to 1")
-        if self.personal_lr <= 0:
-            raise InputError(f"personal_lr is {self.personal_lr}, but must be above 0")
-        if not 0 <= self.personal_dropout < 1:
-            raise InputError(f"personal_dropout is {self.personal_dropout}, but must be at least 0 and below 1")
+    extractor_rounds: int = setting(
+        50, "rounds of the first stage, FedAvg; all later rounds are the second stage", least=0
+    )
+    topology_share: float = setting(
+        0.5, "weight of the client's edges against links of similar nodes (α)", least=0, most=1
+    )
+    propagation_steps: int = setting(3, "powers of the propagation matrix that the networks read (k)", least=0)
+    label_steps: int = setting(10, "steps of label propagation for measuring how alike neighbours are", least=0)
+    personal_lr: float = setting(0.01, "Adam's step size for the personal networks", above=0)
+    personal_weight_decay: float = setting(5e-4, "L2 penalty on the personal networks' weights", least=0)
+    personal_dropout: float = setting(0.5, "share of their hidden units dropped while training", least=0, below=1)
 
     # ---- server -----------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import SHARES, TRAIN_NODES, Declared, each, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
@@ -79,14 +78,14 @@ class APFL(Algorithm[ServerState, ClientState]):
         "published": {"mix": "logits", "alpha_decay": 0.02, "weighting": "uniform", "predict_with": "own"},
     }
 
-    alpha_start: float = setting(0.5, "initial weight of the personal model (α)")
-    alpha_lr: float | None = setting(None, "step size of α (η_α); none: the GNN's lr")
+    alpha_start: float = setting(0.5, "initial weight of the personal model (α)", least=0, most=1)
+    alpha_lr: float | None = setting(None, "step size of α (η_α); none: the GNN's lr", least=0)
     alpha_update: str = setting(
         "round",
         "α moves at the first step of a round (round), at every step (step), or not at all (never)",
         choices=("round", "step", "never"),
     )
-    alpha_decay: float = setting(0.0, "pull of α towards 0, the shared model (ρ)")
+    alpha_decay: float = setting(0.0, "pull of α towards 0, the shared model (ρ)", least=0)
     mix: str = setting("params", "what α mixes: the two models' params or logits", choices=("params", "logits"))
     weighting: str = setting(
         "train", "averaging weights of w: training nodes (train) or all alike (uniform)", choices=("train", "uniform")
@@ -96,13 +95,6 @@ class APFL(Algorithm[ServerState, ClientState]):
         "the shared model in predictions: the server's average, or the client's own before averaging",
         choices=("average", "own"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.alpha_start <= 1:
-            raise InputError(f"alpha_start is {self.alpha_start}, but must be between 0 and 1")
-        if self.alpha_decay < 0 or (self.alpha_lr is not None and self.alpha_lr < 0):
-            raise InputError(f"alpha_lr is {self.alpha_lr} and alpha_decay {self.alpha_decay}, but must be ≥ 0")
 
     # ---- server -----------------------------------------------------------------------------------
 

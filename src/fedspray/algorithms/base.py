@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from fedspray.backbones.base import Backbone, check_choices, setting
+from fedspray.backbones.base import Backbone, setting
 from fedspray.backbones.gcn import GCN
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.display import settings_line
 from fedspray.errors import InputError
+from fedspray.knob import check
 from fedspray.messages import Declared, unweighted
 from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
@@ -73,15 +74,22 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     one_model: ClassVar[bool] = True
     """Whether a client trains one GNN alone, so that running statistics of a user's module are that one's."""
     backbone: Backbone = field(default_factory=GCN, metadata={"description": "the GNN"})
-    local_epochs: int = setting(5, "full-batch steps of each client in a round (E)")
+    local_epochs: int = setting(5, "full-batch steps of each client in a round (E)", least=1)
     reset_optimizer: bool = setting(False, "reset Adam's moments at the start of every round")
     sample_nodes: int = setting(
-        0, "inexact, for huge clients: train on this many sampled training nodes per round, and neighbours; 0: all"
+        0,
+        "inexact, for huge clients: train on this many sampled training nodes per round, and neighbours; 0: all",
+        least=0,
     )
-    fanout: int = setting(10, "with sample_nodes: sampled neighbours per node and hop")
+    fanout: int = setting(10, "with sample_nodes: sampled neighbours per node and hop", least=1)
     unit_rows: bool = setting(False, "scale every node's features to length 1", neutral=False)
     prior_shift: float | str = setting(
-        0.0, "shift decisions towards a client's rare classes by this much, or auto (by validation); 0: no", neutral=0.0
+        0.0,
+        "shift decisions towards a client's rare classes by this much, or auto (by validation); 0: no",
+        neutral=0.0,
+        least=0,
+        most=1,
+        also=("auto",),
     )
 
     def __init_subclass__(cls) -> None:
@@ -89,14 +97,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         cls.__repr__ = settings_line  # type: ignore[method-assign]  # before `dataclass` gives it a longer one
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        if self.local_epochs < 1:
-            raise InputError(f"local_epochs is {self.local_epochs}, but must be at least 1")
-        if self.sample_nodes < 0 or self.fanout < 1:
-            raise InputError(f"sample_nodes is {self.sample_nodes} and fanout {self.fanout}, but must be ≥ 0 and ≥ 1")
-
-        if self.prior_shift != "auto" and (isinstance(self.prior_shift, str) or not 0 <= self.prior_shift <= 1):
-            raise InputError(f"prior_shift is {self.prior_shift!r}, but must be between 0 and 1, or auto")
+        check(self)
 
     def check(self, task: Task) -> None:
         """Checks the declared messages, and whatever depends on the numbers of features and classes."""

@@ -21,7 +21,6 @@ from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, Declared, each, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
@@ -66,13 +65,8 @@ class Ditto(Algorithm[ServerState, ClientState]):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"local_epochs": 10}}
 
     proximal_weight: float = setting(
-        1.0, "weight of the squared distance between personal and global GNN (λ); 0 is Local exactly"
+        1.0, "weight of the squared distance between personal and global GNN (λ); 0 is Local exactly", least=0
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.proximal_weight < 0:
-            raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """FedAvg's draw."""

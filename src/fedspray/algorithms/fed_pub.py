@@ -27,7 +27,6 @@ from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.graph import Graph
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
@@ -93,26 +92,18 @@ class FedPub(Algorithm[ServerState, ClientState]):
         }
     }
 
-    sharpness: float = setting(10.0, "how sharply weights follow similarity (τ); 0 is the plain mean")
+    sharpness: float = setting(
+        10.0, "how sharply weights follow similarity (τ); 0 is the plain mean", least=0, most=1e30
+    )  # the limit of single precision
     embedding: str = setting(
         "logits",
         "what models are compared by: logits, or the output layer's input (hidden)",
         choices=("logits", "hidden"),
     )
     centre: bool = setting(False, "subtract the clients' mean embedding before comparing (not in the paper)")
-    proxy_blocks: int = setting(5, "blocks of the random graph, without edges between them")
-    proxy_block_size: int = setting(100, "nodes of a block")
-    proxy_density: float = setting(0.1, "probability of an edge inside a block")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.sharpness <= 1e30:  # the limit of single precision
-            raise InputError(f"sharpness is {self.sharpness}, but must be from 0 to 1e30")
-        if self.proxy_blocks < 1 or self.proxy_block_size < 1 or not 0 <= self.proxy_density <= 1:
-            raise InputError(
-                f"the random graph has {self.proxy_blocks} blocks of {self.proxy_block_size} nodes with density "
-                f"{self.proxy_density}, but must have at least one block and node, and a density between 0 and 1"
-            )
+    proxy_blocks: int = setting(5, "blocks of the random graph, without edges between them", least=1)
+    proxy_block_size: int = setting(100, "nodes of a block", least=1)
+    proxy_density: float = setting(0.1, "probability of an edge inside a block", least=0, most=1)
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """Local's common start, and the random graph; no client is known yet."""

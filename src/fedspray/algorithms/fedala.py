@@ -26,7 +26,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import SHARES, TRAIN_NODES, Declared, each, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
@@ -72,23 +71,14 @@ class FedALA(Algorithm[ServerState, ClientState]):
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
-    mixed_layers: int = setting(1, "mixed layers, counted from the output (p); 0 is FedAvg")
-    share_lr: float = setting(1.0, "step size of the shares (η); 0 keeps their initial values")
-    share_steps: int = setting(1, "steps of the shares in a round")
-    first_share_steps: int = setting(20, "steps of the shares in the first round in which the models differ")
-    share_start: float = setting(1.0, "initial shares: 1 takes the global model, 0 the client's own")
-    share_sample: float = setting(0.8, "share of the training nodes, redrawn each round, to learn the shares on (s)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("mixed_layers", "share_lr", "share_steps", "first_share_steps"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
-        if not 0 <= self.share_start <= 1 or not 0 < self.share_sample <= 1:
-            raise InputError(
-                f"share_start is {self.share_start} and share_sample {self.share_sample}, "
-                "but must satisfy 0 ≤ start ≤ 1 and 0 < sample ≤ 1"
-            )
+    mixed_layers: int = setting(1, "mixed layers, counted from the output (p); 0 is FedAvg", least=0)
+    share_lr: float = setting(1.0, "step size of the shares (η); 0 keeps their initial values", least=0)
+    share_steps: int = setting(1, "steps of the shares in a round", least=0)
+    first_share_steps: int = setting(20, "steps of the shares in the first round in which the models differ", least=0)
+    share_start: float = setting(1.0, "initial shares: 1 takes the global model, 0 the client's own", least=0, most=1)
+    share_sample: float = setting(
+        0.8, "share of the training nodes, redrawn each round, to learn the shares on (s)", above=0, most=1
+    )
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """FedAvg's draw."""

@@ -33,7 +33,6 @@ from fedspray.backbones import layer_of
 from fedspray.backbones.base import Backbone, Drop, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn import ops
 from fedspray.nn.layers import Layer, Linear, Shapes, Table, draw_all, shapes_of
@@ -167,16 +166,15 @@ class FedAux(Algorithm[ServerState, ClientState]):
         }
     }
 
-    sharpness: float = setting(10.0, "how fast weights fall with the similarity of vectors (τ); 0 is the plain mean")
-    kernel_width: float = setting(1.0, "how far apart nodes may lie that exchange embeddings (σ)")
+    sharpness: float = setting(
+        10.0, "how fast weights fall with the similarity of vectors (τ); 0 is the plain mean", least=0, most=1e30
+    )  # the limit of single precision
+    # Below 0.2 the terms of the kernel leave single precision.
+    kernel_width: float = setting(1.0, "how far apart nodes may lie that exchange embeddings (σ)", least=0.2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         layer_of(self.backbone, "fedaux")
-        if not 0 <= self.sharpness <= 1e30:  # beyond it single precision ends
-            raise InputError(f"sharpness is {self.sharpness}, but must be from 0 to 1e30")
-        if self.kernel_width < 0.2:  # below, the terms of the kernel leave single precision
-            raise InputError(f"kernel_width is {self.kernel_width}, but must be at least 0.2")
 
     @property
     def net(self) -> AuxiliaryNet:

@@ -30,7 +30,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import WEIGHTS, Declared, each
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
@@ -90,26 +89,14 @@ class FedGTA(Algorithm[ServerState, ClientState]):
     similarity_threshold: float = setting(
         0.65, "clients are averaged if the cosine of their moments exceeds this (ε); 1 is Local, -1 averages all"
     )
-    num_moments: int = setting(13, "highest order of the moments")
+    num_moments: int = setting(13, "highest order of the moments", least=1)
     moments: str = setting("raw", "moments: raw, central, or both (hybrid)", choices=("raw", "central", "hybrid"))
-    propagation_steps: int = setting(5, "steps of label propagation (k)")
-    propagation_share: float = setting(0.5, "weight of the neighbours in label propagation (α)")
-    temperature: float = setting(20.0, "softens the labels whose entropy is the confidence (T)")
+    propagation_steps: int = setting(5, "steps of label propagation (k)", least=0)
+    propagation_share: float = setting(0.5, "weight of the neighbours in label propagation (α)", least=0, most=1)
+    temperature: float = setting(20.0, "softens the labels whose entropy is the confidence (T)", above=0)
     weighting: str = setting(
         "confidence", "weights of the average: by confidence, or uniform", choices=("confidence", "uniform")
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_moments < 1 or self.propagation_steps < 0:
-            raise InputError(
-                f"num_moments is {self.num_moments} and propagation_steps {self.propagation_steps}, "
-                "but must be ≥ 1 and ≥ 0"
-            )
-        if not 0 <= self.propagation_share <= 1:
-            raise InputError(f"propagation_share is {self.propagation_share}, but must be from 0 to 1")
-        if self.temperature <= 0:
-            raise InputError(f"temperature is {self.temperature}, but must be above 0")
 
     # ---- server -----------------------------------------------------------------------------------
 

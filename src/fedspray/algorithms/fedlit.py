@@ -33,7 +33,6 @@ from fedspray.backbones import layer_of
 from fedspray.backbones.base import Drop, Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import COUNTS, TRAIN_NODES, WEIGHTS, Declared, each, mean
 from fedspray.nn import edges, ops
 from fedspray.nn.channels import Channel, split_edges
@@ -164,14 +163,14 @@ class FedLit(Algorithm[ServerState, ClientState]):
         }
     }
 
-    link_types: int = setting(4, "number of latent link types (T); try 2, 3 and 4")
+    link_types: int = setting(4, "number of latent link types (T); try 2, 3 and 4", least=1)
     edge_repr: str = setting(
         "concat",
         "an edge's vector: concat (both ends, in the order of nodes) or sym (their sum and absolute difference)",
         choices=edges.REPRESENTATIONS,
     )
     recluster: str = setting("epoch", "find types in every epoch, or once per round", choices=("epoch", "round"))
-    em_steps: int = setting(1, "sweeps of assignment and means each time")
+    em_steps: int = setting(1, "sweeps of assignment and means each time", least=1)
     self_loops: bool = setting(
         True, "every channel runs on all nodes; false: only on nodes with an edge of its type, without self-loops"
     )
@@ -192,9 +191,6 @@ class FedLit(Algorithm[ServerState, ClientState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         layer_of(self.backbone, "fedlit")
-        for name in ("link_types", "em_steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1")
 
     def network(self, sizes: Task | GraphBatch) -> ChannelNet:
         """The network for this many features and classes."""

@@ -20,7 +20,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
@@ -56,16 +55,11 @@ class FedPer(Algorithm[ServerState, ClientState]):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"personal_start": "own"}}
 
     personal_layers: int = setting(
-        1, "layers that stay personal, counted from the output; 0 is FedAvg, all layers is Local"
+        1, "layers that stay personal, counted from the output; 0 is FedAvg, all layers is Local", least=0
     )
     personal_start: str = setting(
         "common", "initial personal layers: common to all clients, or own (drawn per client)", choices=("common", "own")
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.personal_layers < 0:
-            raise InputError(f"personal_layers is {self.personal_layers}, but must be at least 0")
 
     def personal_names(self, task: Task) -> list[str]:
         """The weights that stay at their client."""

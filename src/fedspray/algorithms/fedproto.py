@@ -79,7 +79,7 @@ class FedProto(Algorithm[ServerState, ClientState]):
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"weighting": "uniform", "predict_by": "prototype"}}
 
-    prototype_weight: float = setting(1.0, "weight of the distance to the prototypes (λ); 0 is Local exactly")
+    prototype_weight: float = setting(1.0, "weight of the distance to the prototypes (λ); 0 is Local exactly", least=0)
     weighting: str = setting(
         "train", "a client's weight in a class's prototype: its train nodes, or uniform", choices=("train", "uniform")
     )
@@ -88,11 +88,6 @@ class FedProto(Algorithm[ServerState, ClientState]):
         "predictions: the GNN's own output (classifier), or the nearest prototype",
         choices=("classifier", "prototype"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.prototype_weight < 0:
-            raise InputError(f"prototype_weight is {self.prototype_weight}, but must be at least 0")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """No class has a prototype."""

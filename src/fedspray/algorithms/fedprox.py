@@ -20,7 +20,6 @@ from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
@@ -54,12 +53,9 @@ class FedProx(Algorithm[ServerState, ClientState]):
     }
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
 
-    proximal_weight: float = setting(0.01, "weight of the squared distance to the global GNN (μ); 0 is FedAvg exactly")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.proximal_weight < 0:
-            raise InputError(f"proximal_weight is {self.proximal_weight}, but must be at least 0")
+    proximal_weight: float = setting(
+        0.01, "weight of the squared distance to the global GNN (μ); 0 is FedAvg exactly", least=0
+    )
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """FedAvg's draw."""

@@ -115,13 +115,13 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         },
     }
 
-    proxy_dim: int = setting(64, "width of embeddings and structure proxies (D)")
-    distill_weight: float = setting(1.0, "weight of the distillation loss of the GNN (λ1); 0 is Local exactly")
-    encoder_distill_weight: float = setting(1.0, "weight of the distillation loss of the encoder (λ2)")
-    confidence: float = setting(0.7, "unlabelled nodes are distilled only if max q_i exceeds this (τ)")
-    encoder_lr: float = setting(0.003, "Adam's step size for the encoder")
-    encoder_weight_decay: float = setting(0.0, "L2 penalty on the encoder's weights")
-    proxy_lr: float = setting(0.02, "Adam's step size for the node proxies")
+    proxy_dim: int = setting(64, "width of embeddings and structure proxies (D)", least=1)
+    distill_weight: float = setting(1.0, "weight of the distillation loss of the GNN (λ1); 0 is Local exactly", least=0)
+    encoder_distill_weight: float = setting(1.0, "weight of the distillation loss of the encoder (λ2)", least=0)
+    confidence: float = setting(0.7, "unlabelled nodes are distilled only if max q_i exceeds this (τ)", least=0, most=1)
+    encoder_lr: float = setting(0.003, "Adam's step size for the encoder", above=0)
+    encoder_weight_decay: float = setting(0.0, "L2 penalty on the encoder's weights", least=0)
+    proxy_lr: float = setting(0.02, "Adam's step size for the node proxies", above=0)
     combine: str = setting("add", "how embedding and proxy meet: add or concat", choices=("add", "concat"))
     node_proxy_start: str = setting(
         "class",
@@ -145,27 +145,19 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         "train", "the encoder's averaging weights n_k: train or all nodes", choices=("train", "all")
     )
     use_proxies: bool = setting(True, "False: all class and node proxies are 0 and untrained (the ablation)")
-    proxy_noise: float = setting(0.0, "standard deviation of Gaussian noise on the uploaded proxies (σ)")
+    proxy_noise: float = setting(0.0, "standard deviation of Gaussian noise on the uploaded proxies (σ)", least=0)
     blend: float | str = setting(
-        0.0, "weight of the feature head in predictions: 0 (the paper), a number, or auto (by validation)"
+        0.0,
+        "weight of the feature head in predictions: 0 (the paper), a number, or auto (by validation)",
+        least=0,
+        most=1,
+        also=("auto",),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("distill_weight", "encoder_distill_weight", "encoder_weight_decay", "proxy_noise"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
-        for name in ("encoder_lr", "proxy_lr"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be above 0")
-        if self.proxy_dim < 1:
-            raise InputError(f"proxy_dim is {self.proxy_dim}, but must be at least 1")
-        if not 0 <= self.confidence <= 1:
-            raise InputError(f"confidence is {self.confidence}, but must be between 0 and 1")
         if self.combine == "concat" and self.projector_start == "fusion":
             raise InputError("projector_start is 'fusion', but with combine=concat the two heads differ in size")
-        if self.blend != "auto" and (isinstance(self.blend, str) or not 0 <= self.blend <= 1):
-            raise InputError(f"blend is {self.blend!r}, but must be between 0 and 1, or auto")
 
     # ---- server -----------------------------------------------------------------------------------
 
@@ -390,7 +382,13 @@ class FedSprayPlus(FedSpray):
     summary: ClassVar[str] = "FedSpray, predictions blended with the shared feature head (weight by validation)"
     citation: ClassVar[str] = "this project, on Fu et al., KDD 2024"
 
-    blend: float | str = setting("auto", "weight of the feature head in predictions: a number, or auto (by validation)")
+    blend: float | str = setting(
+        "auto",
+        "weight of the feature head in predictions: a number, or auto (by validation)",
+        least=0,
+        most=1,
+        also=("auto",),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,6 @@ from fedspray.backbones.base import Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.rows import NodeRows
-from fedspray.errors import InputError
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, total
 from fedspray.nn import init, ops
 from fedspray.nn.optim import Adam, AdamState
@@ -117,47 +116,46 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         "shift": "how far predictions are shifted towards a client's rare classes (a)",
     }
 
-    embedding_dim: int = setting(64, "width of the teacher's embedding (D)")
-    distill_weight: float = setting(0.0, "weight of the distillation loss of the GNN (λ1); 0: the GNN is Local's")
-    confidence: float = setting(0.7, "unlabelled nodes are distilled only if max q_i exceeds this (τ)")
-    encoder_lr: float = setting(0.02, "step size of the server's Adam for the teacher")
-    encoder_weight_decay: float = setting(5e-4, "L2 penalty on the teacher's weights")
-    encoder_dropout: float = setting(0.5, "share of the embedding dropped while the teacher is trained")
-    blend: float | str = setting("auto", "weight of the teacher in predictions (w): a number, or auto (by validation)")
-    shift: float | str = setting("auto", "exponent of the class shares in predictions (a): a number, or auto")
-    tolerance: float = setting(0.05, "share by which a blend and shift may increase the errors on validation nodes")
-    fading: float = setting(0.5, "share of the earlier counts kept each round")
+    embedding_dim: int = setting(64, "width of the teacher's embedding (D)", least=1)
+    distill_weight: float = setting(
+        0.0, "weight of the distillation loss of the GNN (λ1); 0: the GNN is Local's", least=0
+    )
+    confidence: float = setting(0.7, "unlabelled nodes are distilled only if max q_i exceeds this (τ)", least=0, most=1)
+    encoder_lr: float = setting(0.02, "step size of the server's Adam for the teacher", above=0)
+    encoder_weight_decay: float = setting(5e-4, "L2 penalty on the teacher's weights", least=0)
+    encoder_dropout: float = setting(
+        0.5, "share of the embedding dropped while the teacher is trained", least=0, below=1
+    )
+    blend: float | str = setting(
+        "auto",
+        "weight of the teacher in predictions (w): a number, or auto (by validation)",
+        least=0,
+        most=1,
+        also=("auto",),
+    )
+    shift: float | str = setting(
+        "auto", "exponent of the class shares in predictions (a): a number, or auto", least=0, most=1, also=("auto",)
+    )
+    tolerance: float = setting(
+        0.05, "share by which a blend and shift may increase the errors on validation nodes", least=0
+    )
+    fading: float = setting(0.5, "share of the earlier counts kept each round", least=0, most=1)
     safety: float | str = setting(
-        1.0, "standard errors by which a client's blend may be behind its own GNN on its validation nodes; off: any"
+        1.0,
+        "standard errors by which a client's blend may be behind its own GNN on its validation nodes; off: any",
+        least=0,
+        also=("off",),
     )
 
     record_clip: float = setting(
-        0.0, "largest length of one training node's gradient, for the link dp with level=record; 0: any", neutral=0.0
+        0.0,
+        "largest length of one training node's gradient, for the link dp with level=record; 0: any",
+        neutral=0.0,
+        least=0,
     )
     reads_neighbours: bool = setting(
         True, "the teacher reads the labels around a node (h); false: h is 0", neutral=True
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("record_clip", "distill_weight", "encoder_weight_decay", "tolerance"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
-        if self.encoder_lr <= 0:
-            raise InputError(f"encoder_lr is {self.encoder_lr}, but must be above 0")
-        if self.embedding_dim < 1:
-            raise InputError(f"embedding_dim is {self.embedding_dim}, but must be at least 1")
-        for name in ("confidence", "fading"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be between 0 and 1")
-        if not 0 <= self.encoder_dropout < 1:
-            raise InputError(f"encoder_dropout is {self.encoder_dropout}, but must be at least 0 and below 1")
-        for name in ("blend", "shift"):
-            value = getattr(self, name)
-            if value != "auto" and (isinstance(value, str) or not 0 <= value <= 1):
-                raise InputError(f"{name} is {value!r}, but must be between 0 and 1, or auto")
-        if self.safety != "off" and (isinstance(self.safety, str) or self.safety < 0):
-            raise InputError(f"safety is {self.safety!r}, but must be at least 0, or off")
 
     # ---- server -----------------------------------------------------------------------------------
 

@@ -158,8 +158,12 @@ class FedStar(Algorithm[ServerState, ClientState]):
         }
     }
 
-    walk_steps: int = setting(16, "length of the random-walk embedding (return probabilities after 1, 2 … steps)")
-    degree_buckets: int = setting(16, "length of the one-hot degree embedding; the last bucket is for all above")
+    walk_steps: int = setting(
+        16, "length of the random-walk embedding (return probabilities after 1, 2 … steps)", least=0
+    )
+    degree_buckets: int = setting(
+        16, "length of the one-hot degree embedding; the last bucket is for all above", least=0
+    )
     degree_scale: str = setting(
         "linear", "degree buckets: linear (one for each degree) or log (⌊2 log2(1+degree)⌋)", choices=("linear", "log")
     )
@@ -186,9 +190,6 @@ class FedStar(Algorithm[ServerState, ClientState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         layer_of(self.backbone, "fedstar")
-        for name in ("walk_steps", "degree_buckets"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
         if self.walk_steps + self.degree_buckets == 0:
             raise InputError("walk_steps and degree_buckets are both 0, but the structure channel needs an input")
 

@@ -28,7 +28,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, part_of, prefixed, training_only
@@ -74,24 +73,18 @@ class GCFL(Algorithm[ServerState, ClientState]):
         "a cluster is cut if ρ < max_ratio (auto), or if δ_mean < eps1 and δ_max > eps2 (fixed)",
         choices=("auto", "fixed"),
     )
-    max_ratio: float = setting(0.3, "auto: a cluster with ρ = δ_mean/δ_max below this is cut")
-    eps1: float = setting(0.05, "fixed: a cluster is cut only if δ_mean is below this (ε1)")
-    eps2: float = setting(0.1, "fixed: a cluster is cut only if δ_max is above this (ε2)")
+    max_ratio: float = setting(0.3, "auto: a cluster with ρ = δ_mean/δ_max below this is cut", least=0)
+    eps1: float = setting(0.05, "fixed: a cluster is cut only if δ_mean is below this (ε1)", least=0)
+    eps2: float = setting(0.1, "fixed: a cluster is cut only if δ_max is above this (ε2)", least=0)
     min_gap: float = setting(0.3, "a cut counts if similarity inside its parts exceeds that across by this; -2: always")
-    warmup: int = setting(20, "rounds at the start without a cut")
-    pause: int = setting(10, "rounds after a cut in which its parts are not cut again")
-    min_members: int = setting(3, "fewest trained members for a cut")
+    warmup: int = setting(20, "rounds at the start without a cut", least=0)
+    pause: int = setting(10, "rounds after a cut in which its parts are not cut again", least=0)
+    min_members: int = setting(3, "fewest trained members for a cut", least=0)
     cut: str = setting(
         "relu",
         "minimum cut of relu(cos), minimum cut of cos+1, or complete linkage of cos (complete)",
         choices=("relu", "cos+1", "complete"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("max_ratio", "eps1", "eps2", "warmup", "pause", "min_members"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """One cluster, with the initial weights of FedAvg and Local."""

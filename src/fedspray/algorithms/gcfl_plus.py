@@ -26,7 +26,6 @@ from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
@@ -70,13 +69,13 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
         "a cluster is cut where ρ < max_ratio (auto), or where δ_mean < eps1 and δ_max > eps2 (fixed)",
         choices=("auto", "fixed"),
     )
-    max_ratio: float = setting(0.3, "auto: a cluster is cut if ρ = δ_mean/δ_max is below this")
-    eps1: float = setting(0.05, "fixed: a cluster is cut only where δ_mean is below this (ε1)")
-    eps2: float = setting(0.1, "fixed: a cluster is cut only where δ_max is above this (ε2)")
+    max_ratio: float = setting(0.3, "auto: a cluster is cut if ρ = δ_mean/δ_max is below this", least=0)
+    eps1: float = setting(0.05, "fixed: a cluster is cut only where δ_mean is below this (ε1)", least=0)
+    eps2: float = setting(0.1, "fixed: a cluster is cut only where δ_max is above this (ε2)", least=0)
     min_gap: float = setting(0.3, "a cut counts if members of a part are more alike than others by this; -2: always")
-    warmup: int = setting(20, "rounds at the start without a cut")
-    pause: int = setting(10, "rounds after a cut in which its parts are not cut again")
-    min_members: int = setting(3, "fewest trained members for a cut")
+    warmup: int = setting(20, "rounds at the start without a cut", least=0)
+    pause: int = setting(10, "rounds after a cut in which its parts are not cut again", least=0)
+    min_members: int = setting(3, "fewest trained members for a cut", least=0)
     cut: str = setting(
         "minimum", "minimum cut of the similarities, or complete linkage (complete)", choices=("minimum", "complete")
     )
@@ -85,16 +84,8 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
         "the norm that is compared over time: of the last local step's gradient (grad), or of the update",
         choices=("grad", "update"),
     )
-    sequence_length: int = setting(5, "norms of each client that are compared (d)")
+    sequence_length: int = setting(5, "norms of each client that are compared (d)", least=1)
     standardise: bool = setting(False, "divide each client's norms by their standard deviation first")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("max_ratio", "eps1", "eps2", "warmup", "pause", "min_members"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0")
-        if self.sequence_length < 1:
-            raise InputError(f"sequence_length is {self.sequence_length}, but must be at least 1")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """One cluster with FedAvg's initial weights; d norms of each client will be kept."""

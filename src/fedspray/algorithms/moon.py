@@ -25,7 +25,6 @@ from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
@@ -61,18 +60,11 @@ class MOON(Algorithm[ServerState, ClientState]):
     downlink: ClassVar[dict[str, str]] = {"gnn.*": "the global GNN"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"weight_decay": 1e-5}}
 
-    contrast_weight: float = setting(1.0, "weight of the contrastive loss (μ); 0 is FedAvg exactly")
-    temperature: float = setting(0.5, "divisor of the cosines (τ)")
+    contrast_weight: float = setting(1.0, "weight of the contrastive loss (μ); 0 is FedAvg exactly", least=0)
+    temperature: float = setting(0.5, "divisor of the cosines (τ)", above=0)
     contrast_nodes: str = setting(
         "train", "nodes whose representations are contrasted: train or all", choices=("train", "all")
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.contrast_weight < 0 or self.temperature <= 0:
-            raise InputError(
-                f"contrast_weight is {self.contrast_weight} and temperature {self.temperature}, but must be ≥ 0 and > 0"
-            )
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """FedAvg's draw."""

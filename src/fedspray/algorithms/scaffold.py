@@ -28,7 +28,6 @@ from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.errors import InputError
 from fedspray.messages import TRAIN_NODES, Declared, each, mean
 from fedspray.nn.optim import SGD
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
@@ -72,16 +71,11 @@ class SCAFFOLD(Algorithm[ServerState, ClientState]):
     ignores: ClassVar[frozenset[str]] = frozenset({"lr", "adam_eps", "reset_optimizer"})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"init": "glorot", "weighting": "uniform"}}
 
-    sgd_lr: float = setting(0.3, "SGD's step size at the clients (η)")
-    server_lr: float = setting(1.0, "the server's step towards the clients' mean (η_s); 1 goes all the way")
+    sgd_lr: float = setting(0.3, "SGD's step size at the clients (η)", above=0)
+    server_lr: float = setting(1.0, "the server's step towards the clients' mean (η_s); 1 goes all the way", above=0)
     weighting: str = setting(
         "train", "weights p_k of the clients: train nodes, or uniform", choices=("train", "uniform")
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sgd_lr <= 0 or self.server_lr <= 0:
-            raise InputError(f"sgd_lr is {self.sgd_lr} and server_lr {self.server_lr}, but both must be above 0")
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """The same draw as FedAvg's; nobody has a control yet."""

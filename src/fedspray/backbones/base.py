@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.rows import NodeRows
 from fedspray.display import settings_line
-from fedspray.errors import InputError
+from fedspray.knob import check
 from fedspray.nn import init
 from fedspray.nn.layers import Layer, NoPlainModule, Shapes, Table, draw_all, shapes_of
 from fedspray.nn.plain import Stack
@@ -23,26 +23,17 @@ from fedspray.nn.tree import Params, expand, part_of
 from fedspray.seeds import stream_key, torch_generator
 
 
-def setting(default: Any, description: str, *, choices: Sequence[str] | None = None, neutral: Any = ...) -> Any:
+def setting(default: Any, description: str, **about: Any) -> Any:
     """A hyper-parameter with a description for the command line and the report.
 
     Args:
         default: its default.
         description: one line.
-        choices: the only values allowed.
-        neutral: for a setting added later: its value in earlier results, whatever the default
+        about: what is allowed: ``choices``; or ``least``, ``above``, ``most``, ``below``, and words beside numbers,
+            ``also``; and ``neutral`` for a setting added later: its value in earlier results, whatever the default
             becomes later. With this value it is not part of a result's identity, so older results stay valid.
     """
-    late = {} if neutral is ... else {"neutral": neutral}
-    return field(default=default, metadata={"description": description, "choices": choices, **late})
-
-
-def check_choices(settings: Any) -> None:
-    """Refuses a value that is not among the choices of its field."""
-    for f in fields(settings):
-        allowed = f.metadata.get("choices")
-        if allowed is not None and getattr(settings, f.name) not in allowed:
-            raise InputError(f"{f.name} is {getattr(settings, f.name)!r}, but must be one of {', '.join(allowed)}")
+    return field(default=default, metadata={"description": description, **about})
 
 
 @dataclass(frozen=True)
@@ -52,29 +43,20 @@ class Backbone(ABC):
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Common settings that this backbone ignores."""
 
-    hidden: int = setting(64, "width of the hidden layers")
-    layers: int = setting(2, "number of layers (SGC: hops)")
-    dropout: float = setting(0.0, "share of hidden units dropped while training")
+    hidden: int = setting(64, "width of the hidden layers", least=1)
+    layers: int = setting(2, "number of layers (SGC: hops)", least=1)
+    dropout: float = setting(0.0, "share of hidden units dropped while training", least=0, below=1)
     init: str = setting("linear", "initial weights; see fedspray.nn.init", choices=init.INITIALISATIONS)
-    lr: float = setting(0.003, "Adam's step size for the GNN")
-    adam_eps: float = setting(1e-8, "Adam's ε: gradients far below it take small steps, as in SGD")
-    weight_decay: float = setting(0.0, "L2 penalty on the GNN's weights")
+    lr: float = setting(0.003, "Adam's step size for the GNN", above=0)
+    adam_eps: float = setting(1e-8, "Adam's ε: gradients far below it take small steps, as in SGD", above=0)
+    weight_decay: float = setting(0.0, "L2 penalty on the GNN's weights", least=0)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.__repr__ = settings_line  # type: ignore[method-assign]  # before `dataclass` gives it a longer one
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        for name in ("hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout}, but must be at least 0 and below 1")
-        if self.adam_eps <= 0:
-            raise InputError(f"adam_eps is {self.adam_eps}, but must be above 0")
-        if self.lr <= 0 or self.weight_decay < 0:
-            raise InputError(f"lr is {self.lr} and weight_decay {self.weight_decay}, but must be > 0 and ≥ 0")
+        check(self)
 
     @property
     def feature_weights(self) -> tuple[str, ...]:

@@ -90,12 +90,10 @@ class GAT(LayeredBackbone):
 
     init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
     heads: int = setting(8, "attention heads of the hidden layers; their widths add up to `hidden`")
-    negative_slope: float = setting(0.2, "slope of leaky_relu below 0")
+    negative_slope: float = setting(0.2, "slope of leaky_relu below 0", least=0, most=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.negative_slope <= 1:
-            raise InputError(f"negative_slope is {self.negative_slope}, but must be from 0 to 1")
         if self.heads < 1 or self.hidden % self.heads:
             raise InputError(f"heads is {self.heads}, but must divide hidden, which is {self.hidden}")
 

@@ -49,7 +49,7 @@ class SGC(Backbone):
     ignores: ClassVar[frozenset[str]] = frozenset({"hidden", "dropout"})
 
     init: str = setting("glorot", "initial weights; see fedspray.nn.init", choices=INITIALISATIONS)
-    lr: float = setting(0.02, "Adam's step size (one linear map learns slowly at 0.003)")
+    lr: float = setting(0.02, "Adam's step size (one linear map learns slowly at 0.003)", above=0)
 
     @property
     def feature_weights(self) -> tuple[str, ...]:

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspray.backbones.base import check_choices
 from fedspray.display import line, settings_line
 from fedspray.experiment import RoundSettings
 from fedspray.files import Json
+from fedspray.knob import check
 from fedspray.messages import Declared, combine
 from fedspray.nn.tree import Message
 
@@ -76,7 +76,7 @@ class Link:
         cls.__repr__ = settings_line  # type: ignore[method-assign]  # before `dataclass` gives it a longer one
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check(self, f"{type(self).__module__.rpartition('.')[2].replace('_', '-')}: ")
 
     def check(self, declared: Declared) -> None:
         """Raises an `InputError` for an algorithm that this link can't serve."""

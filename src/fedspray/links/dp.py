@@ -50,29 +50,18 @@ class DifferentialPrivacy(Link):
         "differential privacy: clips and adds noise to all that leaves, and reports ε in every round"
     )
 
-    epsilon: float = setting(8.0, "largest ε of the whole run, unless `noise` is given")
-    noise: float = setting(0.0, "noise multiplier (z); 0: derived from epsilon")
-    delta: float = setting(1e-5, "δ")
-    clip: float = setting(1.0, "largest length of a group of keys (C); with level=record it is the algorithm's")
-    count_clip: float = setting(100.0, "largest length of a group of counts")
+    epsilon: float = setting(8.0, "largest ε of the whole run, unless `noise` is given", above=0)
+    noise: float = setting(0.0, "noise multiplier (z); 0: derived from epsilon", least=0)
+    delta: float = setting(1e-5, "δ", above=0, below=1)
+    clip: float = setting(
+        1.0, "largest length of a group of keys (C); with level=record it is the algorithm's", above=0
+    )
+    count_clip: float = setting(100.0, "largest length of a group of counts", above=0)
     level: str = setting("client", "what is protected: a client, or a record", choices=("client", "record"))
     evaluation: str = setting(
         "none", "what the server learns of evaluations: none, or exact (ε does not cover it)", choices=("none", "exact")
     )
     shares: int = setting(0, "noise is the sum of this many clients' shares; 0: the number that secure-sum guarantees")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epsilon <= 0 or self.noise < 0:
-            raise InputError(
-                f"dp: epsilon is {self.epsilon:g} and noise {self.noise:g}, but epsilon must be above 0, and noise at "
-                "least 0"
-            )
-        if not 0 < self.delta < 1 or min(self.clip, self.count_clip) <= 0:
-            raise InputError(
-                f"dp: delta is {self.delta:g}, clip {self.clip:g} and count_clip {self.count_clip:g}, but delta must "
-                "be between 0 and 1, and the others above 0"
-            )
 
     def check(self, declared: Declared) -> None:
         """Every key must be a mean or a sum."""

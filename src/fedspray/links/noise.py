@@ -34,15 +34,10 @@ class Noise(Link):
 
     summary: ClassVar[str] = "clips updates and adds Gaussian noise, on keys that are means or sums"
 
-    sigma: float = setting(0.0, "standard deviation of the noise")
-    clip: float = setting(0.0, "largest length of a client's update; 0: no limit")
+    sigma: float = setting(0.0, "standard deviation of the noise", least=0)
+    clip: float = setting(0.0, "largest length of a client's update; 0: no limit", least=0)
     per_key: bool = setting(False, "limit every key by itself, instead of all together")
     keys: str = setting("", "which keys, joined by commas, * for any text; by default all but counts and shares")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sigma < 0 or self.clip < 0:
-            raise InputError(f"noise: sigma is {self.sigma} and clip {self.clip}, but both must be at least 0")
 
     def check(self, declared: Declared) -> None:
         """Some key must be a mean or a sum, and every pattern must name one."""

@@ -41,15 +41,8 @@ class Robust(Link):
     summary: ClassVar[str] = "robust means: median, trimmed, clip or krum, against a few bad clients"
 
     rule: str = setting("median", "how updates are combined", choices=RULES)
-    bad: int = setting(1, "how many clients may be bad (f)")
-    absurd: float = setting(100.0, "updates this many times as long as the median one are refused")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bad < 1 or self.absurd <= 1:
-            raise InputError(
-                f"robust: bad is {self.bad} and absurd {self.absurd:g}, but must be at least 1 and above 1"
-            )
+    bad: int = setting(1, "how many clients may be bad (f)", least=1)
+    absurd: float = setting(100.0, "updates this many times as long as the median one are refused", above=1)
 
     def check(self, declared: Declared) -> None:
         """Every key must be a mean or a sum."""

@@ -36,20 +36,12 @@ class SecureSum(Link):
         "shares": "shares of the masks of those who sent, and of the keys of those who were lost: the sum alone",
     }
 
-    clients: int = setting(3, "never open a sum over fewer clients than this")
-    holders: int = setting(2, "don't send vectors of a class that fewer clients than this have training nodes of")
-    bits: int = setting(32, "bits after the point of the fixed-point numbers that are added, of 64")
-    key_rounds: int = setting(10, "rounds for which clients exchange keys at once")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        lowest = {"clients": 2, "holders": 1, "bits": 8, "key_rounds": 1}
-        highest = {"bits": 48, "key_rounds": 1000}
-        for name, least in lowest.items():
-            value, most = getattr(self, name), highest.get(name)
-            if value < least or (most is not None and value > most):
-                bound = f"at least {least}" if most is None else f"from {least} to {most}"
-                raise InputError(f"secure-sum: {name} is {value}, but must be {bound}")
+    clients: int = setting(3, "never open a sum over fewer clients than this", least=2)
+    holders: int = setting(
+        2, "don't send vectors of a class that fewer clients than this have training nodes of", least=1
+    )
+    bits: int = setting(32, "bits after the point of the fixed-point numbers that are added, of 64", least=8, most=48)
+    key_rounds: int = setting(10, "rounds for which clients exchange keys at once", least=1, most=1000)
 
     def most_bytes(self, clients: int) -> int:
         """More than any message about keys and shares has: certificates, signatures, keys and letters of all."""
