@@ -35,7 +35,7 @@ def last_loss(algorithm: Any, client: Any, message: Message, batch: GraphBatch) 
     """The loss of the last model that a round trains, as a function, so that a test can ask for single values."""
     losses: list[Callable[[Outputs], Tensor]] = []
 
-    def listen(params: Any, optimizer: Any, batch: Any, seed: int, loss: Callable[[Outputs], Tensor]) -> Any:
+    def listen(params: Any, optimizer: Any, batch: Any, seed: int, loss: Any = None) -> Any:
         losses.append(loss)
         return params, optimizer
 

@@ -46,6 +46,7 @@ def test_the_loss_by_hand(nodes: str) -> None:
     towards = {name: value.double() for name, value in towards.items()}
     away = {name: -value for name, value in towards.items()}
     loss = algorithm._contrastive(towards, away, batch)
+    assert loss is not None
     logits = torch.zeros(batch.num_nodes, 3, dtype=torch.float64)
     representation = torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64).expand(batch.num_nodes, 3)
     # -log(e^(1/τ) / (e^(1/τ) + e^(-1/τ))) = log(1 + e^(-2/τ)), and ln 3 for the labels

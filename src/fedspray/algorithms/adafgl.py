@@ -157,8 +157,7 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
         """E steps of the GNN, or of the personal networks."""
         gnn = part_of(message, "gnn")
         if not message["personal"].any():
-            loss = lambda out: supervised_loss(out.logits, batch)  # noqa: E731
-            gnn, optimizer = self.fit(gnn, client.gnn_optimizer, batch, seed, loss)
+            gnn, optimizer = self.fit(gnn, client.gnn_optimizer, batch, seed)
             trained = replace(client, gnn_optimizer=optimizer)
         else:
             steps = self.start_optimizer(

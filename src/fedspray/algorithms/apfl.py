@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedspray.algorithms._averaging import ServerState
 from fedspray.algorithms.base import Algorithm, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -33,13 +34,6 @@ from fedspray.nn import ops
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The shared model w."""
-
-    gnn: Params
 
 
 @dataclass(frozen=True)

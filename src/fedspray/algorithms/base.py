@@ -195,7 +195,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         optimizer: AdamState,
         batch: GraphBatch,
         seed: int,
-        loss: Callable[[Outputs], Tensor],
+        loss: Callable[[Outputs], Tensor] | None = None,
     ) -> tuple[Params, AdamState]:
         """Trains the backbone for `local_epochs` steps.
 
@@ -204,13 +204,14 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             optimizer: Adam's memory.
             batch: the clients.
             seed: this round's.
-            loss: what a step computed → one number per client, [K].
+            loss: what a step computed → one number per client, [K]; None: `supervised_loss`.
         """
         own = self.backbone
         steps = self.start_optimizer(params, optimizer, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
         for epoch in range(self.local_epochs):
             representation, logits = self.backbone.train_outputs(steps.params, batch, seed, epoch)
-            steps.step(loss(Outputs(logits, representation, steps)))
+            outputs = Outputs(logits, representation, steps)
+            steps.step(supervised_loss(logits, batch) if loss is None else loss(outputs))
         return steps.result()
 
     def empty_optimizer(

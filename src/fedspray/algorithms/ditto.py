@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedspray.algorithms._averaging import ServerState
 from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -26,13 +27,6 @@ from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The global model θ, which is FedAvg's."""
-
-    gnn: Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +86,7 @@ class Ditto(Algorithm[ServerState, ClientState]):
     ) -> tuple[ClientState, Message]:
         """FedAvg's steps, then as many for the personal model, both from the model as received."""
         received = part_of(message, "gnn")
-        shared, shared_optimizer = self.fit(
-            received, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch)
-        )
+        shared, shared_optimizer = self.fit(received, client.gnn_optimizer, batch, seed)
 
         def loss(out: Outputs) -> Tensor:
             supervised = supervised_loss(out.logits, batch)

@@ -21,15 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedspray.algorithms._averaging import ClientState
 from fedspray.algorithms._personal import cosines, mixed_models, own_models, rounded, shares_by
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.graph import Graph
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
-from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 from fedspray.seeds import generator, torch_generator
 
 _OWN_AVERAGE = "the server compares what each model computes, and gives every client an average of its own"
@@ -58,13 +58,6 @@ class ServerState:
     proxy: ProxyGraph
     similarity: Tensor
     """[K, K]: cosines of the clients that took part last."""
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps its optimizer only."""
-
-    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +137,7 @@ class FedPub(Algorithm[ServerState, ClientState]):
     ) -> tuple[ClientState, Message]:
         """E steps from the client's own average."""
         start, memory = part_of(message, "gnn"), client.gnn_optimizer
-        gnn, optimizer = self.fit(start, memory, batch, seed, lambda out: supervised_loss(out.logits, batch))
+        gnn, optimizer = self.fit(start, memory, batch, seed)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms._averaging import ServerState
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
@@ -31,13 +32,6 @@ from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import stream_key, torch_generator
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The global model θ."""
-
-    gnn: Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +106,7 @@ class FedALA(Algorithm[ServerState, ClientState]):
         received = part_of(message, "gnn")
         shares, learned = self._learn_shares(client, received, batch, seed)
         start = _mix(client.gnn, received, shares)
-        gnn, optimizer = self.fit(
-            start, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch)
-        )
+        gnn, optimizer = self.fit(start, client.gnn_optimizer, batch, seed)
         uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train, "mean_share": _mean(shares, batch)}
         return ClientState(gnn_optimizer=optimizer, gnn=gnn, shares=shares, learned=learned), uplink
 

@@ -25,15 +25,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedspray.algorithms._averaging import ClientState
 from fedspray.algorithms._personal import mixed_models, own_models, rounded
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.messages import WEIGHTS, Declared, each
 from fedspray.nn import ops
-from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
 
 _OWN_AVERAGE = "every client gets an average of its own, over clients with similar moments"
@@ -47,13 +47,6 @@ class ServerState:
     """The initial model, without a client axis, for clients not seen yet."""
     gnn: Params
     """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps Adam's moments."""
-
-    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +139,7 @@ class FedGTA(Algorithm[ServerState, ClientState]):
     ) -> tuple[ClientState, Message]:
         """E steps from the client's own average, then moments and confidence of the trained model."""
         start, memory = part_of(message, "gnn"), client.gnn_optimizer
-        gnn, optimizer = self.fit(start, memory, batch, seed, lambda out: supervised_loss(out.logits, batch))
+        gnn, optimizer = self.fit(start, memory, batch, seed)
         propagated = self._propagate(self.backbone.logits(gnn, batch).softmax(dim=1), batch)
         return ClientState(optimizer), {
             **prefixed("gnn", gnn),

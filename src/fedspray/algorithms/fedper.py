@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms._averaging import ServerState
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
@@ -24,13 +25,6 @@ from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The shared layers, without a client axis."""
-
-    gnn: Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +86,7 @@ class FedPer(Algorithm[ServerState, ClientState]):
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps on all layers together."""
-        gnn, optimizer = self.fit(
-            part_of(message, "gnn") | client.personal,
-            client.gnn_optimizer,
-            batch,
-            seed,
-            lambda out: supervised_loss(out.logits, batch),
-        )
+        gnn, optimizer = self.fit(part_of(message, "gnn") | client.personal, client.gnn_optimizer, batch, seed)
         personal = {name: gnn.pop(name) for name in client.personal}
         uplink = {**prefixed("gnn", gnn), "num_train": batch.num_train}
         return ClientState(gnn_optimizer=optimizer, personal=personal), uplink

@@ -16,29 +16,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedspray.algorithms._averaging import ClientState, ServerState
 from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.messages import TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
-from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The global model θ."""
-
-    gnn: Params
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps Adam's moments."""
-
-    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)

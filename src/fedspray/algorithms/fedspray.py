@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
@@ -241,9 +241,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     ) -> tuple[Params, AdamState]:
         """Phase 1: L_G, with ω and S frozen."""
         if self.distill_weight == 0:
-            return self.fit(
-                client.gnn, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch)
-            )
+            return self.fit(client.gnn, client.gnn_optimizer, batch, seed)
         targets = batch.train_targets + self.distill_weight * self._soft_targets(message, proxies, batch)
         return self.fit(
             client.gnn,

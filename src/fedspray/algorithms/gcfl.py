@@ -22,25 +22,18 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedspray.algorithms import _clusters
+from fedspray.algorithms._averaging import ClientState
 from fedspray.algorithms._clusters import ServerState
 from fedspray.algorithms._cuts import cosines
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
-from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, part_of, prefixed
 from fedspray.seeds import torch_generator
 
 _CLUSTERS = "the server compares the clients' updates to find clusters, and averages inside them"
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps its optimizer only."""
-
-    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +107,7 @@ class GCFL(Algorithm[ServerState, ClientState]):
     ) -> tuple[ClientState, Message]:
         """E steps from the cluster's model."""
         start, memory = part_of(message, "gnn"), client.gnn_optimizer
-        gnn, optimizer = self.fit(start, memory, batch, seed, lambda out: supervised_loss(out.logits, batch))
+        gnn, optimizer = self.fit(start, memory, batch, seed)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:

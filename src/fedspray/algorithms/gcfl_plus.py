@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedspray.algorithms import _clusters
+from fedspray.algorithms._averaging import ClientState
 from fedspray.algorithms._clusters import ServerState
 from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
@@ -28,17 +29,10 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.messages import TRAIN_NODES, WEIGHTS, Declared, each
 from fedspray.nn.optim import AdamState
-from fedspray.nn.tree import Message, Params, part_of, prefixed, training_only
+from fedspray.nn.tree import Message, Params, part_of, prefixed
 from fedspray.seeds import torch_generator
 
 _CLUSTERS = "the server finds clusters, and averages inside them"
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """A client keeps Adam's moments, of whole weights: all gradients have a norm."""
-
-    gnn_optimizer: AdamState = training_only()
 
 
 @dataclass(frozen=True, kw_only=True)

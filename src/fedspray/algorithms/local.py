@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
@@ -69,9 +69,7 @@ class Local(Algorithm[ServerState, ClientState]):
         seed: int,
     ) -> tuple[ClientState, Message]:
         """E steps on the client's own labels."""
-        return ClientState(
-            *self.fit(client.gnn, client.gnn_optimizer, batch, seed, lambda out: supervised_loss(out.logits, batch))
-        ), {}
+        return ClientState(*self.fit(client.gnn, client.gnn_optimizer, batch, seed)), {}
 
     def server_update(
         self,

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.nn import functional
 
+from fedspray.algorithms._averaging import ServerState
 from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
@@ -30,13 +31,6 @@ from fedspray.nn import ops
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The global model."""
-
-    gnn: Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +91,9 @@ class MOON(Algorithm[ServerState, ClientState]):
         """The global model."""
         return self.backbone.logits(part_of(message, "gnn"), batch)
 
-    def _contrastive(self, received: Params, previous: Params, batch: GraphBatch) -> Callable[[Outputs], Tensor]:
+    def _contrastive(self, received: Params, previous: Params, batch: GraphBatch) -> Callable[[Outputs], Tensor] | None:
         if self.contrast_weight == 0:
-            return lambda out: supervised_loss(out.logits, batch)
+            return None
         nodes, rows = (batch.train, batch.train_rows) if self.contrast_nodes == "train" else (slice(None), batch.rows)
         towards = self.backbone.representation(received, batch)[nodes]
         away = self.backbone.representation(previous, batch)[nodes]
