@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,6 +137,46 @@ def read_chain(path: Path, count: int) -> tuple[list[str], list[dict[str, Any]]]
             f"{path} has {len(lines)} of {count} lines: remove {path.parent} to run it again from the start"
         )
     return lines, entries
+
+
+def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:
+    """Refuses a folder that isn't empty or cannot be made.
+
+    ``what`` is the flag that names it, and ``resumable`` says that ``--resume`` continues what is there.
+    """
+    flag = f"{what} " if what else ""
+    if path.exists() and (not path.is_dir() or not all(map(is_leftover, path.iterdir()))):
+        otherwise = ", or continue it with --resume" if resumable else ""
+        raise InputError(f"{flag}{path} exists already and is not empty: choose a new folder{otherwise}")
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        why = "is not writable" if nearest.is_dir() else "is not a folder"
+        raise InputError(f"{flag}{path} cannot be made: {nearest} {why}")
+
+
+def new_folder(path: Path, *, resumable: bool = False) -> Path:
+    """Creates a folder; refuses one that isn't empty."""
+    check_new(path, resumable=resumable)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A path to build a file or folder at; it replaces the target, if that is an empty folder, once it is complete."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+        made = Path(temporary) / target.name
+        yield made
+        if target.is_dir():
+            shutil.rmtree(target)
+        made.replace(target)
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import torch
 from play import Play, build, play, same, take_in
 from toys import awkward_federation, ragged_federation, stack
 
+from fedspray.algorithms._averaging import ServerState
 from fedspray.algorithms.base import supervised_loss
-from fedspray.algorithms.fedavg import ServerState
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Federation
 from fedspray.nn import ops

@@ -71,7 +71,7 @@ def test_a_folder_with_content_is_refused(tmp_path: Path, capsys: pytest.Capture
 def test_a_folder_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert run_command([*BANKS, "--out", str(tmp_path / "file" / "banks")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="exists already"):
-        store.new_folder(tmp_path)
+        files.new_folder(tmp_path)
 
 
 def add_record(path: Path, record: dict[str, str]) -> None:

@@ -81,7 +81,7 @@ def test_attributes_of_graphml_and_gexf_are_columns(tmp_path: Path, kind: str) -
 def test_a_bare_graphml_gets_structural_features(tmp_path: Path) -> None:
     nx.write_graphml(nx.path_graph(4), tmp_path / "g.graphml")
     done = make(tmp_path / "g.graphml", tmp_path / "g.npz")
-    assert (done.num_nodes, done.num_edges, done.num_features) == (4, 3, 4)
+    assert (done.summary()["num_nodes"], done.summary()["num_edges"], done.summary()["num_features"]) == (4, 3, 4)
 
 
 @pytest.mark.slow

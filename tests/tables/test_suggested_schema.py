@@ -56,7 +56,7 @@ def test_every_column_is_taken_for_what_it_is(tmp_path: Path) -> None:
     assert (schema.edges.source, schema.edges.target, schema.edges.weight) == ("payer", "payee", "amount")
     assert nodes.files == ("customers.csv",)
     done = asking.make(asking.Files(tmp_path / "schema.toml"), tmp_path / "out.npz", None, strict=True)
-    assert (done.num_nodes, done.traps) == (300, [])
+    assert (done.summary()["num_nodes"], done.traps) == (300, [])
     assert Graph.from_npz(tmp_path / "out.npz").schema is not None
 
 
@@ -75,7 +75,7 @@ def test_edges_alone(tmp_path: Path) -> None:
     asking.write_suggestion(asking.Files(edges=[str(tmp_path / "e.txt")]), tmp_path / "schema.toml")
     assert Schema.load(tmp_path / "schema.toml").nodes.structure
     done = asking.make(asking.Files(edges=[str(tmp_path / "e.txt")]), tmp_path / "e.npz", None, strict=True)
-    assert (done.num_nodes, done.num_edges) == (3, 2)
+    assert (done.summary()["num_nodes"], done.summary()["num_edges"]) == (3, 2)
 
 
 def test_nothing_is_overwritten_or_guessed_behind_ones_back(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ def adapt(
     as_json: AsJson = False,
 ) -> None:
     """Train a personal model for an organisation that didn't take part, starting from a finished run's shared model."""
+    from fedspray import files
     from fedspray.runs import adapt as newcomer
-    from fedspray.runs import store
 
     output = Output(as_json)
-    store.check_new(out, "--out")
+    files.check_new(out, "--out")
     joining = _client(data, client, seed)
     part = newcomer.SharedPart.load(shared, newcomer.task_of(joining))
     with output.busy(f"training for {joining.name} …"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +46,7 @@ def attack(
     from fedspray import algorithms, attacks
     from fedspray.attacks import _playing as playing
     from fedspray.report.files import check_target, write_file
+    from fedspray.report.sheets import to_csv
     from fedspray.report.tables import attack_table
     from fedspray.runs import store
 
@@ -75,17 +74,11 @@ def attack(
     command = _command(given, link, attack, run)
     about = {"rounds": campaign.rounds, "seed": settings.seeds[0], "command": command, "versions": versions}
     if target is not None:
-        write_file(target, _csv([{**row, **about} for row in rows]))
+        cells = ([*(row[name] for name in playing.COLUMNS), *about.values()] for row in rows)
+        lines = [[f"{cell:.6f}" if isinstance(cell, float) else cell for cell in line] for line in cells]
+        write_file(target, to_csv([*playing.COLUMNS, *about], lines))
         output.note(f"wrote {target}")
     output.result({**about, "rows": rows})
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: f"{v:.6f}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
-    return text.getvalue()
 
 
 def _from_flags(output: Output, flags: dict[str, Any]) -> tuple[Federation, RunSettings]:

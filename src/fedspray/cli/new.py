@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
+from fedspray import files
 from fedspray.cli.flags import argument, examples, flag
 from fedspray.cli.output import Output
-from fedspray.errors import InputError, unknown
+from fedspray.errors import unknown
 
 KINDS = ("data", "method")
 
@@ -24,14 +24,8 @@ def new(
     """Start a project folder with a README whose commands work out of the box, to change step by step."""
     if kind not in KINDS:
         raise unknown("kind of project", kind, KINDS)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists already and is not empty: choose a new folder")
-    source = Path(__file__).parent / "templates" / kind
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        made = Path(temporary) / "new"
+    files.check_new(folder)
+    with files.staged(folder) as made:
+        source = Path(__file__).parent / "templates" / kind
         shutil.copytree(source, made, ignore=shutil.ignore_patterns("__pycache__"))
-        if folder.exists():
-            folder.rmdir()
-        made.rename(folder)
     Output().note(f"{folder} is ready: read {folder / 'README.md'}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from rich.markup import escape
 
+from fedspray import files
 from fedspray.cli import knobs
 from fedspray.cli.flags import AsJson, examples, flag
 from fedspray.cli.output import Output
@@ -25,8 +26,7 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Cut a graph into clients, or draw `banks`, and save the federation as a folder."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"--out {out} exists already and is not empty: choose a new folder")
+    files.check_new(out, "--out")
     output = Output(as_json)
     started = time.perf_counter()
     federation = knobs.open_federation(output, given)

@@ -63,15 +63,15 @@ def run(
 
 
 def _begin(output: Output, experiment: Experiment, out: Path | None, way: Way) -> None:
+    from fedspray import files
     from fedspray.federate import open_data
-    from fedspray.runs import store
     from fedspray.runs.settings import check_meaning, resolve
 
     settings = experiment.run
     resolved = resolve(settings)  # check settings before touching data
     check_meaning(settings.algorithm, settings.values, None if settings.backbone_of else settings.backbone)
     if out is not None:
-        store.check_new(out, "--out", resumable=True)
+        files.check_new(out, "--out", resumable=True)
     with output.busy(f"preparing {experiment.data.dataset} …"):
         federation = open_data(experiment.data)
     knobs.note_tidied(output, federation)

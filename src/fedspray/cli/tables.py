@@ -77,10 +77,8 @@ def import_files(
     for trap in done.traps:
         output.note(f"warning: {trap.sentence}")
     summary: dict[str, Any] = done.summary() | {"seconds": round(time.perf_counter() - started, 3)}
-    output.show(
-        f"[bold]{escape(str(out))}[/bold]: {done.kind}, {done.num_nodes:,} nodes, {done.num_edges:,} edges, "
-        f"{done.num_features:,} features, {done.num_classes} classes, in {summary['seconds']:.1f} s"
-    )
+    sizes = [f"{summary[f'num_{what}']:,} {what}" for what in ("nodes", "edges", "features", "classes")]
+    output.show(f"[bold]{escape(str(out))}[/bold]: {done.kind}, {', '.join(sizes)}, in {summary['seconds']:.1f} s")
     if done.kind == "federation":
         output.note(f"look at it with: fedspray inspect --dataset {out}")
     output.result(summary)

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -123,7 +121,7 @@ class Client:
         self.graph.to_npz(target / "graph.npz")
         split = self.split
         np.savez(target / "split.npz", node_ids=self.node_ids, train=split.train, val=split.val, test=split.test)
-        data_files = {name: _sha256(target / name) for name in ("graph.npz", "split.npz")}
+        data_files = {name: files.sha256(target / name) for name in ("graph.npz", "split.npz")}
         card = {
             "format": FORMAT,
             "name": self.name,
@@ -133,7 +131,7 @@ class Client:
             "files": data_files,
         }
         files.write_sealed(target / "client.json", card)
-        return {**data_files, "client.json": _sha256(target / "client.json")}
+        return {**data_files, "client.json": files.sha256(target / "client.json")}
 
     @classmethod
     def load(cls, folder: str | Path) -> Client:
@@ -331,11 +329,8 @@ class Federation:
     def save(self, folder: str | Path) -> None:
         """Writes the federation as a new folder; the folder appears once it is complete."""
         target = Path(folder)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise InputError(f"{target} exists already and is not empty: choose a new folder")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-            staging = Path(temporary) / "federation"
+        files.check_new(target)
+        with files.staged(target) as staging:
             hashes: dict[str, str] = {}
             for client in self.clients:
                 written = client.save(staging / "clients" / client.name)
@@ -353,9 +348,6 @@ class Federation:
             if self.task.schema is not None:  # for people: every graph.npz has it too
                 (staging / "schema.toml").write_text(self.task.schema, encoding="utf-8")
             files.write_sealed(staging / "manifest.json", manifest)
-            if target.exists():
-                target.rmdir()
-            shutil.move(staging, target)
 
     @classmethod
     def load(cls, folder: str | Path) -> Federation:
@@ -424,7 +416,7 @@ def _check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:
         file = folder / name
         if not file.is_file():
             raise InputError(f"{file} is missing, but the manifest lists it: the folder is incomplete")
-        if _sha256(file) != expected:
+        if files.sha256(file) != expected:
             raise InputError(f"{file} does not match the manifest: the file was changed after it was written")
 
 
@@ -449,8 +441,3 @@ def _digest(parts: Iterable[bytes]) -> str:
     for part in parts:
         result.update(part)
     return result.hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

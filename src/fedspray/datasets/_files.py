@@ -197,13 +197,9 @@ def _verified(folder: Path, files: Mapping[str, str | None]) -> Path:
 
 
 def _refuse_other(file: Path, expected: str | None) -> None:
-    import hashlib
+    from fedspray.files import sha256
 
-    if expected is None:
-        return
-    with file.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != expected:
+    if expected is not None and (found := sha256(file)) != expected:
         raise OSError(f"{file.name} has sha256 {found}, but the published file has {expected}")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
+
+from fedspray.report.sheets import to_csv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,15 +57,12 @@ def advice_table(given: Sequence[Advice]) -> Table:
 
 def clients_csv(statistics: FederationStatistics) -> str:
     """One line for each client under a header; a number that does not exist is an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     classes = range(statistics.num_classes)
     rows = [client.to_json() for client in statistics.clients]
     header = [key for key in rows[0] if key not in ("label_counts", "class_homophily")]
-    writer.writerow([*header, *(f"label_count_{c}" for c in classes), *(f"class_homophily_{c}" for c in classes)])
-    for row, client in zip(rows, statistics.clients, strict=True):
-        writer.writerow([*(row[key] for key in header), *client.label_counts, *client.class_homophily])
-    return text.getvalue()
+    columns = [*header, *(f"label_count_{c}" for c in classes), *(f"class_homophily_{c}" for c in classes)]
+    lines = [[*(row[key] for key in header), *row["label_counts"], *row["class_homophily"]] for row in rows]
+    return to_csv(columns, lines)
 
 
 def number(value: float | None, digits: int = 2) -> str:

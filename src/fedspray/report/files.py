@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedspray.errors import InputError
+from fedspray.files import staged
+from fedspray.report.sheets import to_csv
 
 
 def check_target(path: Path, suffixes: Sequence[str], option: str) -> None:
@@ -37,18 +37,9 @@ def check_target(path: Path, suffixes: Sequence[str], option: str) -> None:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Writes a file beside its target and renames it, so that nobody ever sees half of it."""
-    data = content.encode() if isinstance(content, str) else content
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(data)
-            Path(temporary).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner may read
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with staged(path) as temporary:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -56,11 +47,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     """Writes a table as CSV, with six digits and nothing for NaN, or as Parquet."""
     if path.suffix.lower() == ".csv":
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(columns)
-        rows.writerows(zip(*map(_cells, columns.values()), strict=True))
-        write_file(path, text.getvalue())
+        write_file(path, to_csv(list(columns), zip(*map(_cells, columns.values()), strict=True)))
         return
     import duckdb
     import pandas as pd
@@ -76,9 +63,3 @@ def _cells(column: Sequence[Any]) -> list[Any]:
     if values.dtype.kind != "f":
         return list(column)
     return ["" if np.isnan(value) else f"{value:.6f}" for value in values.tolist()]
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

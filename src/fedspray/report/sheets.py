@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,10 +125,10 @@ def latex(text: str) -> str:
     return "".join(_LATEX.get(mark, mark) for mark in text)
 
 
-def to_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """CSV with a header; None is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([["" if value is None else value for value in row] for row in rows])
+    writer.writerows(rows)
     return text.getvalue()

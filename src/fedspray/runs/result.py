@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedspray import stored
+from fedspray import files, stored
 from fedspray.display import count, line, percent, percent_spread, table
 from fedspray.errors import InputError
 from fedspray.evaluation.metrics import METRICS
 from fedspray.files import Json
-from fedspray.runs import benefit, proxies, store
+from fedspray.runs import benefit, proxies
 from fedspray.runs.adapt import FILE as SHARED
 from fedspray.runs.adapt import SharedPart
 from fedspray.runs.models import ModelFiles, PersonalModel
@@ -120,7 +120,7 @@ class RunResult:
         """Writes the run into a new folder, as ``out=`` would have; `fedspray.load` reads it."""
         target = Path(folder)
         if self.folder is not None:
-            store.check_new(target)
+            files.check_new(target)
             shutil.copytree(self.folder, target, dirs_exist_ok=True)
         elif self.writer is not None:
             self.writer(self, target)

@@ -61,7 +61,7 @@ def begin_with(
     run = resolve(run)
     run.for_clients(roster)  # check settings before writing anything
     device = describe_device(run.device)
-    store.new_folder(folder, resumable=fingerprint is not None)
+    files.new_folder(folder, resumable=fingerprint is not None)
     content = {
         **header(roster, run),
         "run": run.settings.to_json(),
@@ -150,7 +150,7 @@ def _write(federation: Federation, run: Resolved, threads: int, result: RunResul
     """Writes the folder of a run made without one."""
     begin(folder, federation, run, source=None, threads=threads)
     for seed in result.seeds:
-        own = store.new_folder(folder / f"seed-{seed.seed}")
+        own = files.new_folder(folder / f"seed-{seed.seed}")
         records = store.RecordFile(own / store.RECORDS, keep=0)
         for record in seed.records:
             records.add(record)

@@ -166,27 +166,6 @@ def drop_checkpoints(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:
-    """Refuses a folder that isn't empty or cannot be made.
-
-    ``what`` is the flag that names it, and ``resumable`` says that ``--resume`` continues what is there.
-    """
-    if path.exists() and (not path.is_dir() or not all(map(files.is_leftover, path.iterdir()))):
-        otherwise = ", or continue it with --resume" if resumable else ""
-        raise InputError(f"{path} exists already and is not empty: choose a new folder{otherwise}")
-    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        why = "is not writable" if nearest.is_dir() else "is not a folder"
-        raise InputError(f"{f'{what} ' if what else ''}{path} cannot be made: {nearest} {why}")
-
-
-def new_folder(path: Path, *, resumable: bool = False) -> Path:
-    """Creates a folder; refuses one that isn't empty."""
-    check_new(path, resumable=resumable)
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def versions(packages: Iterable[str] = ("fedspray", "torch", "torch-geometric", "numpy", "scipy")) -> dict[str, str]:
     """Versions of what the result depends on."""
     import platform

@@ -16,10 +16,10 @@ from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
 from fedspray.data.traps import Trap, find_traps
 from fedspray.errors import InputError
+from fedspray.files import check_new, staged
 from fedspray.tables import formats
 from fedspray.tables.database import MEMORY, Database, OnProgress
 from fedspray.tables.importing import Imported, read_database
-from fedspray.tables.saving import check_new, write
 from fedspray.tables.schema import STRUCTURE, Nodes, Schema
 from fedspray.tables.sources import Source, load_sources
 from fedspray.tables.suggest import suggest
@@ -73,8 +73,11 @@ class Done:
         return {
             "out": str(self.out),
             "kind": self.kind,
-            **{name: getattr(self, name) for name in ("num_clients", "num_nodes", "num_edges")},
-            **{name: getattr(self, name) for name in ("num_features", "num_classes")},
+            "num_clients": len(self.graphs),  # 1 for a graph that is to be cut
+            "num_nodes": sum(graph.num_nodes for graph in self.graphs),
+            "num_edges": sum(graph.num_edges for graph in self.graphs),
+            "num_features": self.graphs[0].num_features,
+            "num_classes": self.graphs[0].num_classes,
             "problems": dict(self.problems),
             "problem_rows": list(self.problem_rows),
             "notes": list(self.notes),
@@ -88,35 +91,10 @@ class Done:
             return [client.graph for client in self.made.clients]
         return [self.made.graph if isinstance(self.made, Client) else self.made]
 
-    @property
-    def num_clients(self) -> int:
-        """K; 1 for a graph that is to be cut."""
-        return len(self.graphs)
-
-    @property
-    def num_nodes(self) -> int:
-        """Of all clients."""
-        return sum(graph.num_nodes for graph in self.graphs)
-
-    @property
-    def num_edges(self) -> int:
-        """Inside clients."""
-        return sum(graph.num_edges for graph in self.graphs)
-
-    @property
-    def num_features(self) -> int:
-        """F."""
-        return self.graphs[0].num_features
-
-    @property
-    def num_classes(self) -> int:
-        """C."""
-        return self.graphs[0].num_classes
-
 
 def make(files: Files, out: Path, client: str | None, strict: bool, on_progress: OnProgress | None = None) -> Done:
     """Reads the files and writes a graph (``out`` ends in .npz), a client or a federation."""
-    check_new(out)
+    check_new(out, "--out")
     single = out.suffix == ".npz"
     if single and client is not None:
         raise InputError(f"--out {out} is one graph without a client, so leave out --client")
@@ -137,8 +115,22 @@ def make(files: Files, out: Path, client: str | None, strict: bool, on_progress:
         made = imported.whole() if single else imported.federation(name) if client is None else imported.client(client)
         problems = imported.problems
         done = Done(out, made, problems.counts, problems.sentences, imported.notes, imported.traps)
-    write(done.made, out)
+    _write(done.made, out)
     return replace(done, traps=_all_traps(done))
+
+
+def _write(made: Graph | Client | Federation, out: Path) -> None:
+    try:
+        if isinstance(made, Federation):
+            made.save(out)
+            return
+        with staged(out) as staging:
+            if isinstance(made, Client):
+                made.save(staging)
+            else:
+                made.to_npz(staging)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
 
 def write_suggestion(files: Files, target: Path, on_progress: OnProgress | None = None) -> str:

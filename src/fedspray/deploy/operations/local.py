@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fedspray import stored
+from fedspray import files, stored
 from fedspray.data.federation import Federation
 from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Agreement
@@ -27,7 +27,6 @@ from fedspray.deploy.site.kit import Site
 from fedspray.deploy.site.policy import accept_all
 from fedspray.experiment import RunSettings
 from fedspray.files import Json
-from fedspray.runs import store
 from fedspray.runs.run import begin_with
 
 RUN = "run"
@@ -50,7 +49,7 @@ class LocalFederation:
         federation.check_labels(settings.keep_split)
         agreement = Agreement(federation.roster, settings)
         self.project = Project(folder, Address("localhost", free_port()), grace)
-        store.new_folder(folder)
+        files.new_folder(folder)
         self.project.save()
         federation.save(folder / "data")
         agreement = make_kits(folder, agreement, self.project.address, keys_for=agreement.roster.clients)

@@ -19,7 +19,6 @@ from fedspray.deploy import ledger
 from fedspray.deploy.locks import PID_FILE, holder
 from fedspray.errors import InputError, MissingDataError
 from fedspray.files import Json
-from fedspray.runs import store
 
 LIST = "backup.json"
 PARTS = {
@@ -60,7 +59,7 @@ def backup(folder: Path, target: Path, *, keys: bool) -> Json:
 @files.private_files()
 def restore(archive_file: Path, folder: Path, kind: str) -> Json:
     """Unpacks an archive into a new folder, after checking every file; returns what was in it."""
-    store.check_new(folder)
+    files.check_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".restore-") as place:
         content = _unpacked(archive_file, Path(place) / "new")

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from fedspray import files
 from fedspray.data.federation import Task
 from fedspray.data.graph import repeated
 from fedspray.deploy.agreement import MOST, Agreement, check_name
@@ -20,7 +21,6 @@ from fedspray.deploy.provisioning.project import Project
 from fedspray.errors import InputError, MissingDataError
 from fedspray.experiment import Experiment, RunSettings
 from fedspray.files import private_files
-from fedspray.runs import store
 from fedspray.runs.settings import resolve
 
 
@@ -95,7 +95,7 @@ def init_project(
         check_name("organisation", organisation)
     if address.host in agreement.roster.clients:
         raise InputError(f"a site cannot be called {address.host!r}: it is the server's host name")
-    store.new_folder(folder)
+    files.new_folder(folder)
     try:
         agreement = make_kits(
             folder, agreement, address, keys_for=made, organisations=organisations, valid_days=valid_days
