@@ -85,14 +85,7 @@ def printable(text: str) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], *, elsewhere: Iterable[str] = ()) -> InputError:
-    """The error for an unknown name: lists the known ones and suggests the nearest.
-
-    Args:
-        kind: of thing.
-        given: the name.
-        allowed: all names of this kind.
-        elsewhere: names of other kinds to suggest.
-    """
+    """The error for an unknown name: lists those allowed and suggests the nearest, also of names from ``elsewhere``."""
     names = sorted(allowed)
     meant = near(given, [*names, *elsewhere])
     hint = f"; did you mean {meant!r}?" if meant else ""

@@ -48,13 +48,9 @@ def is_minority_val(batch: GraphBatch) -> Tensor:
 
 
 def count_right(logits: Tensor, shifts: Sequence[float], shares: Tensor, batch: GraphBatch) -> Tensor:
-    """How many validation nodes each shift gets right, all and minority ones: [K, 2, A].
+    """How many validation nodes each of A shifts gets right, all and minority ones: [K, 2, A].
 
-    Args:
-        logits: [C, n], of the validation nodes.
-        shifts: [A].
-        shares: log π, [K, C].
-        batch: the clients.
+    ``logits`` are [C, n], those of the validation nodes; ``shares`` are log π, [K, C].
     """
     owners, labels = batch.rows.client_of[batch.val], batch.labels[batch.val]
     scores = logits - logits.new_tensor(shifts)[:, None, None] * shares[owners].T  # [A, C, n]
@@ -74,13 +70,8 @@ def num_val(batch: GraphBatch) -> Tensor:
 def choose(counts: Tensor, nodes: Tensor, tolerance: float, allowed: Tensor | None = None) -> int:
     """The place with the best minority accuracy among those with at most ``tolerance`` more errors than the best.
 
-    Ties go to the higher overall accuracy, then to the first.
-
-    Args:
-        counts: [2, P]: right predictions on all and on minority nodes.
-        nodes: the number of nodes counted.
-        tolerance: a share of the errors.
-        allowed: [P], the places to choose among; None: all.
+    Ties go to the higher overall accuracy, then to the first. ``counts`` [2, P] are right predictions on all and on
+    minority nodes; ``tolerance`` is a share of the errors; ``allowed`` [P]: the places to choose among.
     """
     overall, minority = counts
     among = torch.ones_like(overall, dtype=torch.bool) if allowed is None else allowed

@@ -228,13 +228,7 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
 
 
 class Propagation:
-    """H → Ã H, where the part of Ã that is not sparse is kept as S.
-
-    Args:
-        alike: S [N, C], rows of length 1.
-        batch: the clients.
-        share: α.
-    """
+    """H → Ã H; the part of Ã that is not sparse is kept as S, ``alike``: [N, C], rows of length 1. ``share`` is α."""
 
     def __init__(self, alike: Tensor, batch: GraphBatch, share: float) -> None:
         self._alike, self._batch, self._share = alike, batch, share

@@ -27,13 +27,9 @@ def as_shares(counts: Array, otherwise: Array | None = None) -> Array:
 
 
 def scored(guess: Array, truth: Federation, source: str, usual: Array | None = None) -> list[Finding]:
-    """Total variation, and the rank correlation of how clients differ from what the attacker would say without updates.
+    """Total variation of a guess [K, C], and the rank correlation of how clients differ from ``usual``.
 
-    Args:
-        guess: [K, C].
-        truth: the clients.
-        source: what it was found from.
-        usual: [K, C], what the attacker would say without updates; None: the mean of all.
+    ``usual`` [K, C] is what the attacker would say without updates; None: the mean of all.
     """
     from scipy.stats import spearmanr
 

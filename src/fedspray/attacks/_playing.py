@@ -61,11 +61,7 @@ class Campaign:
     ) -> Iterator[Json]:
         """One row for each score; for a link that refuses an algorithm, one that says so.
 
-        Args:
-            algorithms: by name.
-            links: one protection each, in front of the server: ``"noise sigma=0.1"``, ``"dp + secure-sum"``, or ``""``.
-            chosen: attacks by name; none: all.
-            tell: called with what is being run.
+        A link is one protection in front of the server: ``"noise sigma=0.1"``, ``"dp + secure-sum"``, or ``""``.
         """
         known = {name: attacks.find(name)() for name in chosen or attacks.names()}
         for text in (text for link in links for text in _chain(link)):

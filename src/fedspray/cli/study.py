@@ -97,13 +97,7 @@ class Workers:
 
 
 def read_study(config: Path | None, given: Given | None, reference: str | None = None) -> Study:
-    """A study: the file's values, then the flags.
-
-    Args:
-        config: the TOML file, if there is one.
-        given: the flags.
-        reference: that of ``--reference``.
-    """
+    """A study: the file's values, then the flags."""
     from fedspray.experiment import SETTINGS, Experiment
     from fedspray.studies.overrides import with_flags
     from fedspray.studies.study import Study

@@ -98,12 +98,7 @@ class GraphBatch:
         return cls.from_clients([client], [client_id], dtype=dtype)
 
     def part(self, nodes: NDArray[np.int64], train: NDArray[np.int64]) -> GraphBatch:
-        """The subgraph of some nodes, without validation and test nodes.
-
-        Args:
-            nodes: which to keep, ascending.
-            train: those of them to train on, ascending.
-        """
+        """The subgraph of some nodes, to train on some of them (both ascending), without validation and test nodes."""
         place = np.full(self.num_nodes, -1)
         place[nodes] = np.arange(len(nodes))
         edges = place[self.edges]

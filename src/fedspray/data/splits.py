@@ -84,13 +84,7 @@ class SplitRule:
         return np.split(order, [num_train, num_train + num_val])
 
     def draw(self, graphs: Mapping[str, Graph], node_ids: Sequence[NDArray[np.int64]], seed: int) -> list[Split]:
-        """The split of every client.
-
-        Args:
-            graphs: the clients', by name.
-            node_ids: each node's index in the graph that they were cut from.
-            seed: of the draw.
-        """
+        """The split of every client; ``node_ids`` are each node's index in the graph that they were cut from."""
         if self.split_scope == "client":
             return [draw_split(graph, seed, name, self) for name, graph in graphs.items()]
         labelled = [graph.labelled for graph in graphs.values()]

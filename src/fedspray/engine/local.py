@@ -83,17 +83,7 @@ class Home(Protocol):
 
 @dataclass(frozen=True)
 class InProcess:
-    """Blocks in this process.
-
-    Args:
-        clients: by their ids, with their data.
-        algorithms: theirs.
-        task: what they agreed on.
-        seed: the run's.
-        dtype: of all data and weights.
-        device: where they are trained.
-        at_once: how many blocks are trained at the same time.
-    """
+    """Blocks of clients, given by their ids, in this process; ``at_once`` of them are trained at the same time."""
 
     clients: Mapping[int, Client]
     algorithms: Mapping[int, Algorithm[Any, Any]]
@@ -186,12 +176,8 @@ class LocalEngine:
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids.
 
-        A client with invalid settings or data stops the run, since it would fail in every round.
-
-        Args:
-            request: what is asked of everyone; only clients in ``train_ids`` train.
-            downlink: [K, …].
-            train_ids: who trains in this round.
+        A client with invalid settings or data stops the run, since it would fail in every round. Only clients in
+        ``train_ids`` train.
         """
         crossing = self._crossing if downlink else None
         arrived, down = (downlink, None) if crossing is None else crossing.down(downlink, request.round_index)
@@ -307,13 +293,7 @@ def choose_blocks(
 ) -> Blocks:
     """Neighbours in the list with the same backbone, in as few blocks of about ``most`` nodes as possible.
 
-    Clients with dense and with sparse features never share a block.
-
-    Args:
-        federation: the clients.
-        algorithms: each client's.
-        at_once: how many blocks can be trained at the same time.
-        most: nodes of a block.
+    Clients with dense and with sparse features never share a block. ``at_once`` can be trained at the same time.
     """
     groups: dict[Any, list[int]] = {}
     for k in range(federation.num_clients):

@@ -123,12 +123,9 @@ class Member:
         return {str(k): row(_masks.seal(self._letter_key(self._own, k), letter)) for k, letter in letters.items()}
 
     def masked(self, label: str, enclosed: Message, vector: Words) -> Message:
-        """What leaves in the place of ``vector``.
+        """What leaves in the place of ``vector``; ``enclosed`` is what the server's `Collector` said about this sum.
 
-        Args:
-            label: what is added up; sums with one label are opened for one list of clients only.
-            enclosed: what the server's `Collector` said about this sum.
-            vector: this client's numbers.
+        Sums with one label are opened for one list of clients only.
         """
         session = self._known()
         members, trainers, holders = (_ids(enclosed[name]) for name in ("members", "trainers", HOLDERS))

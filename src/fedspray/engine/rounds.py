@@ -242,13 +242,6 @@ def _compared(progress: Progress, client_ids: Sequence[int], counts: PartCounts,
 
     An absent client counts with its last answer, since it still has that model. When a client answers
     for the first time, the round is the best so far: earlier scores lack it, and it has no model of them.
-
-    Args:
-        progress: where the run stands.
-        client_ids: who evaluated the round.
-        counts: their validation counts.
-        summary: their metrics in the record.
-        rule: how rounds are scored.
     """
     rows = zip(client_ids, counts.rows(), counts.confusion.sum(axis=(1, 2)), strict=True)
     now = {str(k): row for k, row, num_nodes in rows if num_nodes}

@@ -107,10 +107,7 @@ def without_rare_classes(declared: Declared, uplink: Message, allowed: Tensor | 
 class Party:
     """A client's side of every step: its `Member`, and what is added up.
 
-    Args:
-        member: masks and shares.
-        classes: [C], how many training nodes of each class the client has.
-        parties: how many clients there are.
+    ``classes`` [C] are its training nodes of each class; ``parties`` is how many clients there are.
     """
 
     def __init__(self, member: Member, classes: Tensor, parties: int) -> None:
@@ -149,13 +146,7 @@ class LocalIdentity:
 
 
 class LocalSums:
-    """Both sides, in one process.
-
-    Args:
-        link: what is to be guarded.
-        declared: what the algorithm says of its keys.
-        classes: by client: training nodes of each class, [C].
-    """
+    """Both sides, in one process; ``classes`` are, by client, its training nodes of each class, [C]."""
 
     def __init__(self, link: SecureSum, declared: Declared, classes: Mapping[int, Tensor]) -> None:
         self._link, self._declared, self._num_classes = link, declared, len(next(iter(classes.values())))

@@ -81,15 +81,8 @@ class Worker:
     """The clients of one batch.
 
     It keeps the last two rounds. If the server lost a round, or stopped in the middle of one, and asks
-    for it again, the worker starts from where it was before it.
-
-    Args:
-        algorithm: what they run.
-        batch: their data.
-        state: theirs before the first round, from `clients.init_state`.
-        homophily: [N] local homophily of each node (NaN: none), for the report by homophily.
-        seed: the run's.
-        device: where they train. Input is moved there; output is on the CPU.
+    for it again, the worker starts from where it was before it. Input is moved to the device; output is on the CPU.
+    ``state`` is that before the first round, from `clients.init_state`; ``homophily`` [N] is NaN where there is none.
     """
 
     def __init__(

@@ -111,12 +111,7 @@ def blank(counts: Message) -> Message:
 
 
 class Counter:
-    """Counts for the clients of one batch.
-
-    Args:
-        batch: the clients.
-        homophily: [N] local homophily of each node, NaN if undefined.
-    """
+    """Counts for the clients of one batch; ``homophily`` [N] is each node's, NaN if undefined."""
 
     def __init__(self, batch: GraphBatch, homophily: NDArray[np.float64]) -> None:
         self._shape = (batch.num_clients, len(PARTS), batch.num_classes, batch.num_classes)
@@ -132,12 +127,7 @@ class Counter:
         self._buckets = torch.from_numpy(bucket_of(homophily))
 
     def count(self, logits: Tensor, loss_logits: Tensor | None = None) -> Message:
-        """Confusion matrices and losses of the three parts, from logits [N, C].
-
-        Args:
-            logits: predictions.
-            loss_logits: what the losses are taken from; None: the predictions.
-        """
+        """Confusion matrices and losses (of ``loss_logits`` if given) of the three parts, from logits [N, C]."""
         chosen = logits[self._nodes]
         num_clients, num_parts, num_classes, _ = self._shape
         cells = (self._slots * num_classes + self._labels) * num_classes + chosen.argmax(dim=1)

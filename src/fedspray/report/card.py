@@ -97,12 +97,9 @@ class Card:
 
 
 def make_card(method: Contender, reference: Contender | None, num_clients: int, num_classes: int) -> Card | None:
-    """The card of a method; None if the runs did not keep their nodes, or no test node is common to both.
+    """The card of a method: beside a reference, or without one its own accuracies.
 
-    Args:
-        method: whose card it is.
-        reference: what it is compared with; None gives its own accuracies.
-        num_clients, num_classes: of the federation.
+    None if the runs did not keep their nodes, or no test node is common to both.
     """
     shape = (len(_VIEWS), num_clients, num_classes, len(BUCKET_NAMES))
     own = {seed.seed: seed.nodes for seed in method.seeds if seed.nodes is not None}

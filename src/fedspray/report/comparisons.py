@@ -34,9 +34,7 @@ def comparison_sheets(summary: Json) -> list[Sheet]:
 def comparison_csv(summary: Json, settings: str) -> str:
     """One line for each data set, method, backbone and metric; accuracies in percent.
 
-    Args:
-        summary: the comparison.
-        settings: the file that runs the rows again, for its column.
+    ``settings`` is the file that runs the rows again, for its column.
     """
     tests = {(t["dataset"], t["backbone"], t["method"], t["metric"]): t for t in summary["tests"]}
     columns = ["dataset", "algorithm", "backbone", "metric", "mean", "std", "seeds", "settings"]

@@ -16,13 +16,7 @@ from fedspray.report.sheets import to_csv
 
 
 def check_target(path: Path, suffixes: Sequence[str], option: str) -> None:
-    """Refuses a file that cannot be written, before any time is spent on its content.
-
-    Args:
-        path: where the file will go; missing folders above it will be made.
-        suffixes: the allowed endings, such as ``.png``.
-        option: what asked for the file, for the message.
-    """
+    """Refuses a file that cannot be written, before any time is spent on its content; ``option`` asked for it."""
     if path.suffix.lower() not in suffixes:
         allowed = " or ".join(suffixes)
         raise InputError(f"{option} {path} ends in {path.suffix or 'nothing'!r}, but must end in {allowed}")

@@ -34,15 +34,10 @@ if TYPE_CHECKING:
 
 
 def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: str | None = None) -> Json:
-    """Writes the report of finished runs on the same federation, and returns its findings.
+    """Writes the report of finished runs on the same federation; those that differ only in their seeds are one method.
 
-    Args:
-        folders: run folders; those that differ only in their seeds become one method.
-        path: the HTML file.
-        reference: the method to compare the others with; by default ``local``, or else the first run.
-
-    Returns:
-        ``methods``, ``reference``, ``finding`` (the headline) and ``bytes`` (the size of the file).
+    Returns ``methods``, ``reference`` (by default ``local``, or else the first run), ``finding`` (the headline) and
+    ``bytes`` (the size of the file).
     """
     return write_page(read_comparison([Path(folder) for folder in folders], reference), path)
 

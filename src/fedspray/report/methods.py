@@ -113,11 +113,9 @@ class Comparison:
 
 
 def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Comparison:
-    """Reads finished runs on the same federation.
+    """Reads finished runs on the same federation, in display order.
 
-    Args:
-        folders: run folders, in display order.
-        reference: an algorithm (or a method's label) among them; by default ``local``, or else the first.
+    ``reference`` is an algorithm or a method's label among them; by default ``local``, or else the first.
     """
     if not folders:
         raise InputError("no run folder given, but a report needs at least one")
@@ -146,9 +144,7 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
 def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str], Comparison]:
     """The finished cells of a study, by data set and backbone; without methods that have none.
 
-    Args:
-        rows: all of them, in display order.
-        reference: the method to compare with if ``local`` is not among them.
+    Methods are compared with ``local`` or, if it is not among them, with the reference.
     """
     comparisons = {}
     for place, group in by_place(row for row in rows if row.results).items():

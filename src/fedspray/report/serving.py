@@ -26,13 +26,7 @@ Answer = tuple[HTTPStatus, str, str]
 
 
 class Watch(ThreadingHTTPServer):
-    """Serves one folder.
-
-    Args:
-        folder: what is watched.
-        address: host and port; port 0 takes any that is free.
-        token: who knows it may look.
-    """
+    """Serves one folder to whoever knows the token; port 0 takes any that is free."""
 
     daemon_threads = True
 

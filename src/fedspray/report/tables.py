@@ -78,10 +78,7 @@ def kilobytes(metrics: Mapping[str, Any], num_clients: int) -> tuple[float, floa
 def best_of(values: Sequence[float | None], seeds: Sequence[Sequence[int]] | None = None) -> set[int]:
     """Which shares are the largest to two digits in percent. A single one doesn't count.
 
-    Args:
-        values: means.
-        seeds: the seeds of each. Those with fewer are excluded: a single seed may be
-            an easy one.
+    Those with fewer seeds are excluded: a single seed may be an easy one.
     """
     full = range(len(values)) if seeds is None else with_all_seeds(seeds)
     shown = {i: round(100 * value, 2) for i in full if (value := values[i]) is not None}

@@ -39,12 +39,7 @@ class Book(Protocol):
 
 
 class Tracker(Callback):
-    """Keeps every seed of a run in a tool. If the tool fails, a warning says so and training goes on.
-
-    Args:
-        tool: ``mlflow`` or ``wandb``.
-        header: what a result says about its run (`runs.conduct.header`).
-    """
+    """Keeps every seed of a run in a tool. If the tool fails, a warning says so and training goes on."""
 
     def __init__(self, tool: str, header: Json) -> None:
         check(tool)

@@ -74,11 +74,9 @@ class SharedPart:
 
     @classmethod
     def load(cls, path: str | Path, task: Task | None = None) -> SharedPart:
-        """Reads what `save` wrote, or what the server of a deployed run kept beside its settings.
+        """Reads what `save` wrote (or its folder), or what the server of a deployed run kept beside its settings.
 
-        Args:
-            path: the file, or the folder of a run's seed that holds it.
-            task: of the newcomer's data, for a deployed run, whose file does not say.
+        The file of a deployed run does not say the newcomer's ``task``.
         """
         file = Path(path) / FILE if Path(path).is_dir() else Path(path)
         if not file.is_file():

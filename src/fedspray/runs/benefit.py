@@ -29,10 +29,7 @@ def against_local(
 ) -> dict[str, Json]:
     """By client: on which validation and test nodes its model and the one it would have had alone are right.
 
-    Args:
-        federation: the clients with their splits.
-        models: the run's.
-        alone: Local's; None: those that the run's own models know. Clients without one are left out.
+    ``alone`` are Local's; None: those that the run's own models know. Clients without one are left out.
     """
     compared = {
         client.name: counted(client, models[client.name], None if alone is None else alone[client.name])

@@ -148,14 +148,8 @@ class Log(Callback):
 class Saver(Callback):
     """Writes checkpoints: every N rounds, or (by default) rarely enough to cost under 5% of the time.
 
-    A checkpoint holds the state at the end of its round: an exchange that fails later doesn't affect it.
-
-    Args:
-        folder: the seed's; None writes nothing.
-        host: the clients.
-        parts: what else a checkpoint holds, by its name: the tensors of a round.
-        log: flushed before each checkpoint.
-        every: rounds between checkpoints; None: by time.
+    A checkpoint holds the state at the end of its round: an exchange that fails later doesn't affect it. ``parts`` is
+    what else it holds, by its name: the tensors of a round. The log is flushed before it.
     """
 
     def __init__(

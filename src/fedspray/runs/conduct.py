@@ -65,16 +65,7 @@ def conduct(
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
-    """Runs all seeds, from their checkpoints if any, and writes the result.
-
-    Args:
-        roster: who takes part, in what.
-        run: its settings.
-        folder: the run folder; None writes nothing.
-        open_host: reaches the clients of one seed.
-        checkpoint_every: rounds between checkpoints; None: by time.
-        callbacks: listeners.
-    """
+    """Runs all seeds, from their checkpoints if any, and writes the result if there is a folder."""
     results = []
     for seed in run.settings.seeds:
         own = None if folder is None else folder / f"seed-{seed}"

@@ -83,9 +83,7 @@ def what_leaves(run: Resolved, task: Task) -> list[Entry]:
 def of_settings(content: Mapping[str, Any], sizes: Mapping[str, Any] | None) -> list[Entry]:
     """The entries of a stored run, by its settings; none if this version cannot tell, as with code that is gone.
 
-    Args:
-        content: what ``settings.json`` holds.
-        sizes: ``num_features`` and ``num_classes``; None: not known, and so without shapes and bytes.
+    ``sizes`` are ``num_features`` and ``num_classes``; without them there are no shapes and bytes.
     """
     known = {name: content["run"][name] for name in (f.name for f in fields(RunSettings)) if name in content["run"]}
     try:

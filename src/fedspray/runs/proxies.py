@@ -66,11 +66,7 @@ class ProxyKeeper(Callback):
     """Keeps the class vectors an algorithm sends both ways, if it declares a mean of `CLASS_VECTORS`.
 
     Which round is best is known two exchanges later, so the vectors of the last two rounds and of the best one are
-    kept.
-
-    Args:
-        declared: the algorithm's uplink; the weight of the vectors says how much of each class a client has.
-        tensors: the state of a checkpoint.
+    kept. The weight of the declared vectors says how much of each class a client has.
     """
 
     def __init__(self, declared: Declared, tensors: Mapping[str, Tensor] | None = None) -> None:

@@ -95,18 +95,10 @@ def carry_out(
     begun: bool = False,
     cluster: Cluster | None = None,
 ) -> RunResult:
-    """Runs all seeds here, from their checkpoints if any, and writes the result.
+    """Runs all seeds here or on a cluster, from their checkpoints if any; writes into the folder `begin` made, if any.
 
-    Args:
-        federation: the clients.
-        run: what is run.
-        folder: made by `begin`; None writes nothing.
-        threads: for training blocks of clients in parallel, or inside products.
-        checkpoint_every: rounds between checkpoints; None: by time.
-        callbacks: listeners.
-        on_record: called with the seed and every complete record.
-        begun: whether the folder was just made for this federation; if not, its data is checked.
-        cluster: where the clients are trained; None: in this process.
+    Unless the folder was just ``begun`` for this federation, its data is checked. Checkpoints are written every so many
+    rounds, or by time. Threads train blocks of clients in parallel, or work inside products.
     """
     run = resolve(run)
     federation.check_labels(run.settings.keep_split)

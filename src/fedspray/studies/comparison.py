@@ -19,14 +19,7 @@ COSTS = ("bytes_up", "bytes_down", "seconds", "cpu_seconds")
 
 
 def summarise(rows: Sequence[Row], reference: str, *, draws: int = 2000, tuning: Sequence[Json] = ()) -> Json:
-    """The whole comparison as one JSON object.
-
-    Args:
-        rows: all of them, with their cells.
-        reference: the method to compare the others with.
-        draws: of the bootstrap; 0 turns it off.
-        tuning: the records of the searches, to store with it.
-    """
+    """The whole comparison as one JSON object, with ``tuning``, the records of searches; 0 draws: no bootstrap."""
     return {
         "reference": reference,
         "seeds": sorted({seed for row in rows for seed in row.results}),

@@ -29,13 +29,9 @@ from fedspray.studies.worker import Job, work
 
 @dataclass(eq=False)
 class Grid:
-    """Cells, and what is known of them.
+    """Cells, and what is known of them; the same cell may occur twice (under two names) but runs once.
 
-    Args:
-        cells: the same cell may occur twice (under two names) but runs once.
-        folder: where finished cells are stored.
-        workers: where cells run.
-        keep_runs: keep each cell's run folder (records, models) too.
+    With ``keep_runs`` each cell's run folder (records, models) is kept too.
     """
 
     cells: Sequence[Cell]

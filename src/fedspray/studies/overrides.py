@@ -15,17 +15,10 @@ _SINGLE = {"datasets": "dataset", "algorithms": "algorithm", "backbones": "backb
 
 
 def with_flags(values: Mapping[str, Any], lists: Mapping[str, Any], flags: Mapping[str, Any], where: str) -> Values:
-    """The values of a file, changed by flags.
+    """The values of a file, changed by flags: ``lists`` are keys of ``[compare]``, ``flags`` those of the experiment.
 
     A flag that names an entry of the file takes the whole entry; rules, grids and a reference for entries
     it drops are dropped too. Data flags apply to every data set.
-
-    Args:
-        values: the file's.
-        lists: keys of ``[compare]`` that flags give: ``datasets``, ``algorithms``, ``backbones``, ``seeds``,
-            ``reference``.
-        flags: keys of the experiment that flags give.
-        where: the file, for messages.
     """
     found, compare = dict(values), values.get("compare", {})
     if isinstance(compare, Mapping):

@@ -33,14 +33,7 @@ class CellResult:
 
     @classmethod
     def from_run(cls, header: Json, folder: Path, result: SeedResult, *, validation_only: bool) -> CellResult:
-        """Keeps what a study needs of a run.
-
-        Args:
-            header: what was run, and on what; it comes first in the file.
-            folder: the run's folder of the seed.
-            result: the run's.
-            validation_only: store nothing about test nodes (there were none).
-        """
+        """Keeps what a study needs of a run; the header, what was run and on what, comes first in the file."""
         parts = ("train", "val") if validation_only else ("train", "val", "test")
         metrics = {k: v for k, v in result.metrics.items() if k in _WITHOUT_TEST or not validation_only}
         content = {

@@ -74,10 +74,7 @@ class Study:
     ) -> Study:
         """From the values of a TOML file with a table ``compare``; unknown names are refused.
 
-        Args:
-            values: the experiment's, and ``compare``.
-            where: what they come from, for messages.
-            overrides: like ``[compare.set]``, and stronger; the name ``""`` is for all cells.
+        ``overrides`` are like ``[compare.set]``, and stronger; the name ``""`` is for all cells.
         """
         compare = check_table(values.get("compare", {}), f"{where}: compare")
         known = ("datasets", "algorithms", "backbones", "seeds", "reference", "set", "tune")

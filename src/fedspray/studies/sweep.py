@@ -20,13 +20,7 @@ _NAMED = ("dataset", "partitioner", "partition_dir")
 
 
 def sweep_rows(study: Study, setting: str, values: Sequence[Any]) -> list[tuple[Any, Row]]:
-    """Every value with every row of the study.
-
-    Args:
-        study: what is the same for all values.
-        setting: any setting of the algorithm, backbone or rounds, or one of the data: clients, nodes, alpha.
-        values: as given; each is read like the setting.
-    """
+    """Every value with every row of the study; ``setting`` is any of the algorithm, backbone, rounds or data."""
     if len(values) < 2:
         raise InputError(f"{setting} has {len(values)} value(s), but a sweep needs at least 2")
     if any(setting in given for _, given in study.flags):

@@ -53,13 +53,7 @@ class Source:
 def load_sources(
     database: Database, schema: Schema, nodes: Sequence[str] | None, edges: Sequence[str] | None
 ) -> tuple[Source, Source]:
-    """Loads the schema's files, or those given instead, and runs its queries.
-
-    Args:
-        database: where to.
-        schema: says how.
-        nodes, edges: paths that replace the schema's.
-    """
+    """Loads the schema's files, or the nodes and edges given instead, and runs its queries."""
     base = str(schema.folder)
     parts = {
         "nodes": (schema.nodes, nodes, "" if nodes else base),
