@@ -42,7 +42,7 @@ class OfClient(Part, total=False):
     """Test metrics of one client."""
 
     nodes: Required[int]
-    minority_nodes: int
+    minority_nodes: Required[int]
     round: int
 
 
@@ -205,7 +205,7 @@ class OfFederation(TypedDict, total=False):
     unlabelled_nodes: int
     majority_class: int | None
     majority_nodes: int
-    minority_nodes: int
+    minority_nodes: Required[int]
     majority_homophily: Number
     minority_homophily: Number
     class_homophily: list[Number]
