@@ -158,7 +158,7 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
             Grid([cell("local")], tmp_path)
 
 
-@pytest.mark.parametrize("part", ["metrics", "nodes", "test", "overall", "clients", "curves", "short", "client"])
+@pytest.mark.parametrize("part", ["metrics", "nodes", "test", "overall", "clients", "curves", "short", "minority", "minority_nodes"])
 def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> None:
     (outcome,) = Grid([cell("local")], tmp_path).run()
     content = read_json(outcome.path)
@@ -166,8 +166,8 @@ def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> Non
         content["nodes"]["test"] = "AA=="
     elif part == "short":
         content["curves"]["val"]["loss"].pop()
-    elif part == "client":
-        del content["metrics"]["clients"]["bank_01"]["minority"]
+    elif part.startswith("minority"):
+        del content["metrics"]["clients"]["bank_01"][part]
     elif part in content["metrics"]:
         del content["metrics"][part]
     else:
