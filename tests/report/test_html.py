@@ -47,6 +47,32 @@ def test_the_headline_table_is_the_results(comparison: Comparison, run_folders: 
     assert rows[0]["gain"] is None
 
 
+def test_a_page_says_what_stayed_at_the_clients(run_folders: Folders, tmp_path: Path) -> None:
+    """Sums are shown, and charts of what nobody knows are not; nothing is called absent that was kept back."""
+    links = {"sums": "secure-sum", "dp": "dp epsilon=8"}
+    for name, link in links.items():
+        fedspray.run(ragged_federation(), algorithm="fedavg", rounds=3, hidden=8, link=[link], out=tmp_path / name)
+    sections = {"sums": {"curves": True, "clients": False}, "dp": {"curves": False, "clients": False}}
+    for name, there in sections.items():
+        found, page = write_report([tmp_path / name], tmp_path / "page.html"), (tmp_path / "page.html").read_text()
+        assert {part: f'<section id="{part}">' in page for part in there} == there
+        assert data_of(page)["cards"] == []
+        assert "no minority test node" not in page
+        minority = read_json(tmp_path / name / "result.json")["minority"]["mean"]
+        assert (minority is None) == (name == "dp")
+        said = "No accuracy left the clients" if minority is None else f"{100 * minority:.1f}% of minority nodes"
+        assert said in found["finding"]
+        assert ("Caution" in found["finding"]) == (name == "sums")
+    found = write_report([run_folders["local"], tmp_path / "sums"], tmp_path / "page.html")
+    assert "stayed at the clients" in found["finding"]
+
+
+def test_a_project_is_named_with_its_runs(run_folders: Folders, tmp_path: Path) -> None:
+    shutil.copytree(run_folders["local"], tmp_path / "project" / "runs" / "first")
+    with pytest.raises(InputError, match=r"is a project.*project/runs/first"):
+        write_report([tmp_path / "project"], tmp_path / "page.html")
+
+
 def test_time_is_that_of_the_cpu_unless_others_did_the_work(run_folders: Folders, tmp_path: Path) -> None:
     shutil.copytree(run_folders["local"], tmp_path / "local")
     cost = {"seconds": 1.25, "cpu_seconds": 0.75}

@@ -42,4 +42,5 @@ def local(
     if not as_json:
         output.show(run_table(summary))
     output.note(f"saved in {out}; each site's personal model is in {out}/kits/SITE/models")
+    output.note(f"view it with: fedspray report {out}/runs/{RUN}")
     output.result(summary)

@@ -44,7 +44,8 @@ def page_data(comparison: Comparison, cards: Sequence[Card | None]) -> Json:
 
 def shows(card: Card, comparison: Comparison) -> bool:
     """Whether the page has a column for a card: where methods are compared, the reference needs none."""
-    return card.coarse or card.reference is not None or comparison.reference is None
+    compared = card.coarse or card.reference is not None or comparison.reference is None
+    return compared and card.cell(None).tests > 0
 
 
 def make_cards(comparison: Comparison) -> list[Card | None]:

@@ -15,6 +15,7 @@ ENOUGH_SEEDS = 5
 """Fewer seeds than this bring a caution."""
 MAX_NAMED = 4
 """Clients named in one sentence."""
+KEPT_BACK = "Figures of single clients stayed at the clients"
 
 
 def privacy(spent: Json) -> str:
@@ -42,9 +43,26 @@ def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
     return f"{start} against {card.reference}. {_who(card, clients)}{_price(card)}"
 
 
-def apart(reference: str) -> str:
+def apart(reference: str, methods: Sequence[Contender]) -> str:
     """The sentence if no method shares a test node with the reference."""
+    if any(method.kept_back for method in methods):
+        return f"{KEPT_BACK}, so nothing can be compared with {reference} node by node."
     return f"No other method shares a test node with {reference}: use the same seeds."
+
+
+def kept_back(methods: Sequence[Contender]) -> str:
+    """The headline where figures of single clients are not known."""
+    rates = [(m.label, m.spread("minority")["mean"], m.spread("majority")["mean"]) for m in methods]
+    known = sorted((rate for rate in rates if rate[1] is not None), key=lambda rate: -rate[1])
+    if not known:
+        return (
+            "No accuracy left the clients, so this page can't say how good the models are: each client knows its own."
+        )
+    (label, minority, majority), *others = known
+    shown = (
+        f"{label} is right about {100 * minority:.1f}% of minority nodes and {100 * majority:.1f}% of majority nodes."
+    )
+    return f"{shown}{_listed([(name, rate) for name, rate, _ in others])} {KEPT_BACK}."
 
 
 def line(card: Card, clients: Sequence[str]) -> str:
@@ -78,6 +96,9 @@ def points(value: float) -> str:
 
 def caution(methods: Sequence[Contender], first: str, clients: Sequence[str] = ()) -> str:
     """Cautions about the headline: few seeds, clients without a result, a method that was still improving."""
+    methods = [method for method in methods if method.kept_back != "all"]  # nothing is said of these
+    if not methods:
+        return ""
     seeds = min(len(method.seeds) for method in methods)
     parts = [] if seeds >= ENOUGH_SEEDS else [f"only {count(seeds, 'seed')}, so other draws may move these figures"]
     gone = [name for name in clients if not any(name in run.metrics["clients"] for m in methods for run in m.seeds)]
@@ -112,8 +133,12 @@ def _minority_rate(card: Card) -> float:
 def _others(cards: Sequence[Card]) -> str:
     """Methods that can't be compared node by node."""
     rates = [(card.method, card.cell("minority").accuracy) for card in cards]
-    shown = [f"{name} {100 * rate.value:.1f}%" for name, rate in rates if rate is not None]
-    return f" Others on minority nodes: {', '.join(shown)}." if shown else ""
+    return _listed([(name, rate.value) for name, rate in rates if rate is not None])
+
+
+def _listed(rates: Sequence[tuple[str, float]]) -> str:
+    shown = ", ".join(f"{name} {100 * rate:.1f}%" for name, rate in rates)
+    return f" Others on minority nodes: {shown}." if shown else ""
 
 
 def _alone(card: Card, clients: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import base64
 import csv
 import gzip
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -26,11 +27,22 @@ from fedspray.report.card import Card
 from fedspray.report.contents import cost, make_cards, page_data, shows
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Contender, read_comparison
-from fedspray.report.tables import ATTACKS, best_of, percent
+from fedspray.report.tables import best_of, percent
 from fedspray.runs.leaves import of_settings
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+ATTACKS = {
+    "attack": "attack",
+    "link": "links",
+    "nodes": "training nodes",
+    "measure": "measure",
+    "value": "score",
+    "guess": "guess",
+    "source": "found from",
+}
+"""Columns of the file that `fedspray attack --run` writes, and their titles."""
 
 
 def write_report(folders: Sequence[str | Path], path: str | Path, *, reference: str | None = None) -> Json:
@@ -59,8 +71,10 @@ def write_page(comparison: Comparison, path: str | Path) -> Json:
 def finding(comparison: Comparison, cards: Sequence[Card | None]) -> str:
     """The headline of the page."""
     known = [card for card in cards if card is not None]
+    if not any(card.cell(None).tests for card in known) and any(method.kept_back for method in comparison.methods):
+        return findings.kept_back(comparison.methods)
     if comparison.reference is not None and not any(card.reference or card.coarse for card in known):
-        return findings.apart(comparison.reference)
+        return findings.apart(comparison.reference, comparison.methods)
     return findings.headline(known, comparison.clients)
 
 
@@ -98,7 +112,9 @@ def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
                 for m in comparison.methods
                 if "privacy" in m.seeds[0].metrics
             ],
-            hidden=[m.label for m in comparison.methods if any(seed.metrics.get("sums_only") for seed in m.seeds)],
+            hidden=[m.label for m in comparison.methods if m.kept_back],
+            has_curves=any(m.kept_back != "all" for m in comparison.methods),
+            has_clients=any(m.kept_back is None for m in comparison.methods),
             has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
             federation=comparison.federation,
             classes=comparison.classes,
@@ -123,7 +139,13 @@ def _attacks(method: Contender) -> list[dict[str, str]]:
     """The rows that `fedspray attack --run` wrote beside a method's runs, if it was asked to."""
     files = [Path(source) / "attacks.csv" for source in dict.fromkeys(seed.source for seed in method.seeds)]
     lines = [line for file in files if file.is_file() for line in csv.DictReader(file.read_text().splitlines())]
-    return [{name: line.get(name) or "" for name in ATTACKS} for line in lines]
+    shown = {name: title for name, title in ATTACKS.items() if any(line.get(name) for line in lines)}
+    return [{title: _short(line.get(name) or "") for name, title in shown.items()} for line in lines]
+
+
+def _short(text: str) -> str:
+    """Numbers to three digits."""
+    return f"{float(text):.3f}" if re.fullmatch(r"-?\d+\.\d{4,}", text) else text
 
 
 def environment() -> Environment:

@@ -56,6 +56,14 @@ class Contender:
         """Its public name."""
         return str(self.content["algorithm"])
 
+    @property
+    def kept_back(self) -> str | None:
+        """What stayed at the clients: ``all`` figures (`dp`), those of single ``clients`` (`secure-sum`), or None."""
+        metrics = self.seeds[0].metrics
+        if "privacy" in metrics and metrics["overall"] is None:
+            return "all"
+        return "clients" if metrics.get("sums_only") else None
+
     def spread(self, name: str) -> Json:
         """Mean and standard deviation of a metric over seeds."""
         return spread([seed.metrics.get(name) for seed in self.seeds])
@@ -157,6 +165,8 @@ def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str],
 
 
 def _read_settings(folder: Path) -> Json:
+    if runs := [str(file.parent) for file in sorted(folder.glob("runs/*/settings.json"))]:
+        raise InputError(f"{folder} is a project, but a report is about runs: {', '.join(runs)}")
     content = stored.read(folder / "settings.json", stored.Settings)
     if not (folder / "result.json").exists():
         raise InputError(f"{folder} is not finished: continue it with fedspray run --resume {folder}")

@@ -364,7 +364,7 @@
   const ranges = {}; // zoomed rounds, shared by the three curves
   let following = false;
   const linkCurves = () => ["overall", "minority", "loss"].forEach((metric) => {
-    $(`curve-${metric}`).on("plotly_relayout", (change) => {
+    $(`curve-${metric}`)?.on("plotly_relayout", (change) => {
       if (following) return;
       const from = change["xaxis.range[0]"] ?? (change["xaxis.range"] || [])[0];
       const to = change["xaxis.range[1]"] ?? (change["xaxis.range"] || [])[1];
@@ -401,7 +401,7 @@
         text: row.mean === null ? "n/a" : percent(row.mean).toFixed(2) + (row.std === null ? "" : ` ± ${percent(row.std).toFixed(2)}`) })));
       body.append(tr);
     });
-    $("client-table").replaceChildren(make("thead", {}, head), body);
+    $("client-table")?.replaceChildren(make("thead", {}, head), body);
   };
 
   const drawFederation = () => {
@@ -519,8 +519,8 @@
     tips();
     watchEdges();
     paintDots();
-    $("curve-controls").append(segment("Nodes", "part", [["test", "test"], ["val", "validation"], ["train", "training"]], drawCurves));
-    $("client-controls").append(segment("Accuracy", "metric", [["minority", "minority"], ["majority", "majority"], ["overall", "overall"]], () => { drawClients(); clientTable(); }));
+    $("curve-controls")?.append(segment("Nodes", "part", [["test", "test"], ["val", "validation"], ["train", "training"]], drawCurves));
+    $("client-controls")?.append(segment("Accuracy", "metric", [["minority", "minority"], ["majority", "majority"], ["overall", "overall"]], () => { drawClients(); clientTable(); }));
     proxyControls();
     $("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; repaint(); });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
