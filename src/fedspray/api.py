@@ -87,12 +87,14 @@ def run(
     _warn_of_traps(federation)
     way = Way(**{name: values.pop(name) for name in way_knobs() if name in values})
     resolved = _resolved(algorithm, backbone, preset, rounds, seeds, backbone_of, values, out)
+    folder = None if out is None else Path(out)
     with (
         tracked(way.track, header(federation.roster, resolved)) as (trackers, keep),
         _rounds_bar(progress, resolved) as bar,
+        runs.prepared(federation, resolved, folder, way, None) as how,
     ):
-        heard = [*callbacks, *trackers, *bar, *([] if on_record is None else [Listener(on_record)])]
-        result = runs.train(federation, resolved, None if out is None else Path(out), way, None, callbacks=heard)
+        heard = [*callbacks, *trackers, *bar]
+        result = runs.carry_out(federation, resolved, folder, **how, callbacks=heard, on_record=on_record)
         keep(result)
     return result
 

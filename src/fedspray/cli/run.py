@@ -121,17 +121,16 @@ def _train(
     resumed: bool = False,
 ) -> None:
     from fedspray.report.tracking import tracked
-    from fedspray.runs.callbacks import Listener
     from fedspray.runs.conduct import header
-    from fedspray.runs.run import train
+    from fedspray.runs.run import carry_out, prepared
 
     try:
         with (
             tracked(way.track, header(federation.roster, run)) as (trackers, keep),
             show_progress(output, run.rounds.rounds, run.settings.seeds) as on_record,
+            prepared(federation, run, folder, way, source, resumed=resumed) as how,
         ):
-            heard = [*trackers, Listener(on_record)]
-            result = train(federation, run, folder, way, source, callbacks=heard, resumed=resumed)
+            result = carry_out(federation, run, folder, **how, callbacks=trackers, on_record=on_record)
             keep(result)
     except KeyboardInterrupt:
         output.note(f"stopped and saved; continue with: fedspray run --resume {folder}")

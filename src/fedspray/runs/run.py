@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -113,24 +113,21 @@ def carry_out(
     return replace(result, folder=folder, writer=partial(_write, federation, run, threads))
 
 
-def train(
-    federation: Federation,
-    run: Resolved,
-    folder: Path | None,
-    way: Way,
-    source: Json | None,
-    *,
-    callbacks: Sequence[Callback] = (),
-    resumed: bool = False,
-) -> RunResult:
-    """A whole run, new or resumed, on the machines that are asked for; ``source`` are the data's knobs, if known."""
+@contextmanager
+def prepared(
+    federation: Federation, run: Resolved, folder: Path | None, way: Way, source: Json | None, *, resumed: bool = False
+) -> Iterator[Json]:
+    """The machines that are asked for and, unless a run is resumed, its folder: what `carry_out` takes besides.
+
+    ``source`` are the data's knobs, if known.
+    """
     saved, threads = Path((source or {}).get("dataset", "")), way.threads or 1
     shared = saved if (saved / "manifest.json").is_file() else None
-    how: Json = {"threads": threads, "checkpoint_every": way.checkpoint_every, "callbacks": callbacks}
     with opened(way.engine, way.cluster, threads=threads, device=run.device, folder=shared) as cluster:
         if folder is not None and not resumed:
             begin(folder, federation, run, source, threads=threads)
-        return carry_out(federation, run, folder, **how, begun=not resumed, cluster=cluster)
+        how = {"threads": threads, "checkpoint_every": way.checkpoint_every, "cluster": cluster}
+        yield {**how, "begun": not resumed}
 
 
 def sole_writer(folder: Path | None) -> AbstractContextManager[None]:
