@@ -10,13 +10,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from sites import Sites
+from sites import Crash, Sites
 from toys import ragged_federation
 
 from fedspray.cli.main import run_command
 from fedspray.deploy import ledger
 from fedspray.deploy.agreement import Agreement
-from fedspray.deploy.messages.wire import CONSENT, Ask, Reply, freeze, thaw
+from fedspray.deploy.messages import wire
+from fedspray.deploy.messages.wire import CONSENT, Ask, Reply, freeze, hold, thaw
 from fedspray.deploy.site import consent, policy, run
 from fedspray.deploy.site.handler import RequestHandler
 from fedspray.deploy.site.policy import Offer, Policy
@@ -85,7 +86,7 @@ def test_an_answer_is_waited_for(sites: Sites, monkeypatch: pytest.MonkeyPatch) 
 def test_a_site_that_has_not_decided_says_so_and_may_be_asked_again(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "HOLD", 0.1)
+    monkeypatch.setattr(wire, "HOLD", 0.1)
     monkeypatch.setattr(run, "LOOK_EVERY", 0.01)
     kit = asks_about_everything(sites)
     first = asked(sites, lambda: False)
@@ -94,6 +95,53 @@ def test_a_site_that_has_not_decided_says_so_and_may_be_asked_again(
     assert not asked(sites, lambda: False).undecided
     assert len(ledger.read_answers(kit)) == 2
     assert events(kit) == [("run asked", "coordinator"), ("run accepted", "engineer")]
+
+
+def test_a_yes_in_the_last_moment_counts(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last look comes after the time is over."""
+    monkeypatch.setattr(wire, "HOLD", 0.5)
+    monkeypatch.setattr(run, "LOOK_EVERY", 1.0)
+    kit = asks_about_everything(sites)
+    threading.Timer(0.45, consent.answer, [kit, "run", True]).start()
+    asked(sites)
+    assert not asked(sites, lambda: False).undecided
+
+
+def test_who_has_not_decided_is_asked_less_and_less_often() -> None:
+    """So that the ledger, which has a line for each answer, has at most 300 of them after a day."""
+    assert [hold(turn) for turn in (1, 2, 3, 4, 5, 6, 10**30)] == [30, 60, 120, 240, 300, 300, 300]
+    assert hold(-(10**30)) == 30
+    assert (24 * 3600 - sum(hold(turn) for turn in range(1, 6))) / hold(6) + 5 < 300
+
+
+def test_what_was_sent_is_not_sent_again_after_a_refusal(sites: Sites) -> None:
+    """An answer that got lost is sent again, but not without a yes."""
+    kit = sites.folder / SITE
+    handler = RequestHandler(kit, SITE, "run", sites.agreement.fingerprint())
+    asks: list[Ask] = []
+
+    def keep(name: str, ask: Ask) -> None:
+        if name == SITE:
+            asks.append(ask)
+            raise Crash
+
+    sites.trouble = keep
+    with pytest.raises(Crash):
+        sites.run()
+    head, arrays = asks[0].pack()
+
+    def answered() -> Reply:
+        packed, values = handler.answer(head, freeze(arrays))
+        return Reply.unpack(packed, thaw(values, 1 << 30))
+
+    first, again = answered(), answered()
+    assert first.uplink
+    assert again.seconds == first.seconds, "it was kept"
+    consent.answer(kit, "run", False, "an audit")
+    assert (answered().error, answered().uplink) == (f"Refused: {SITE} refused this run: an audit", {})
+    consent.answer(kit, "run", True)
+    assert answered().seconds == first.seconds
+    handler.close()
 
 
 def test_a_refusal_is_named_with_its_reason_and_can_come_later(sites: Sites) -> None:

@@ -23,10 +23,11 @@ from toys import ragged_federation
 
 from fedspray.deploy import ledger
 from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.messages import wire
 from fedspray.deploy.messages.wire import Ask, Reply, freeze
 from fedspray.deploy.network.answers import UNREADABLE
 from fedspray.deploy.server import controller as controllers
-from fedspray.deploy.server.controller import ABSENT, RunController
+from fedspray.deploy.server.controller import ABSENT, SHUT_OUT, Aborted, RunController
 from fedspray.deploy.server.host import Quorum
 from fedspray.deploy.server.kit import Server
 from fedspray.deploy.server.progress import ProgressRecorder, read_progress
@@ -101,26 +102,108 @@ def shareable(reply: Reply, **changes: Any) -> Shareable:
     return Shareable({"head": head, "arrays": freeze(arrays), **changes})
 
 
-def test_a_new_run_waits_for_a_person_but_not_for_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One site says twice that it has not decided, one refuses, one takes up the question and never answers."""
-    monkeypatch.setattr(controllers, "HOLD", 0.2)
-    controller = Controller(tmp_path)
-    said = {"slow": [Reply(undecided=True), Reply(undecided=True), GOOD], "against": [BAD], "silent": []}
-    asked: list[tuple[str, int]] = []
+class Asking(Controller):
+    """Asks sites that take up the question after some time, and then say one thing after the other."""
 
-    def send(task: Task, fl_ctx: FLContext, targets: list[str]) -> None:
+    def __init__(self, folder: Path, said: dict[str, list[Reply]], starts: Mapping[str, float] | None = None) -> None:
+        super().__init__(folder)
+        self._folder, self._said, self._starts = folder, said, dict(starts or {})
+        self.asked: list[tuple[str, int]] = []
+        self.waited_for: list[object] = []
+        """What was shown when a question was asked."""
+
+    def send(self, task: Task, fl_ctx: FLContext, targets: list[str]) -> None:
         (name,) = targets
-        asked.append((name, task.data["head"]["turn"]))
-        task.before_task_sent_cb(ClientTask(Client(name, ""), task), fl_ctx)
-        if said[name]:
-            threading.Timer(0.05, controller._give_one, [task, name, said[name].pop(0)]).start()
+        self.asked.append((name, task.data["head"]["turn"]))
+        self.waited_for.append(read_progress(self._folder).get("waiting_for"))
+        threading.Timer(self._starts.pop(name, 0.0), self._take_up, [task, name]).start()
 
-    monkeypatch.setattr(controller, "send", send)
-    controller._ask_consent(list(said), 0, tmp_path)
-    assert asked == [("slow", 1), ("against", 1), ("silent", 1), ("slow", 2), ("slow", 3)]
-    told = {event["sender"]: (event["event"], event["what"]) for event in ledger.read_events(tmp_path)}
-    assert told == {"against": ("run refused", "no"), "silent": ("did not say whether it takes part", ABSENT)}
+    def _take_up(self, task: Task, name: str) -> None:
+        task.before_task_sent_cb(ClientTask(Client(name, ""), task), self._context)
+        if self._said[name]:
+            threading.Timer(0.05, self._give_one, [task, name, self._said[name].pop(0)]).start()
+
+    def ask(self) -> dict[str, tuple[str, str]]:
+        """By site: what is told of it."""
+        self._ask_consent(list(self._said), 0, self._folder)
+        return {event["sender"]: (event["event"], event["what"]) for event in ledger.read_events(self._folder)}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person who is held up is so for moments."""
+    monkeypatch.setattr(wire, "HOLD", 0.2)
+    monkeypatch.setattr(controllers, "PACE", 0.1)
+
+
+UNDECIDED = Reply(undecided=True)
+NOT_SAID = "did not say whether it takes part"
+
+
+@pytest.mark.usefixtures("short")
+def test_a_new_run_waits_for_a_person_but_not_for_silence(tmp_path: Path) -> None:
+    """One site says twice that it has not decided, one refuses, one takes up the question and never answers."""
+    controller = Asking(tmp_path, {"slow": [UNDECIDED, UNDECIDED, GOOD], "against": [BAD], "silent": []})
+    assert controller.ask() == {"against": ("run refused", "no"), "silent": (NOT_SAID, ABSENT)}
+    assert controller.asked == [("slow", 1), ("against", 1), ("silent", 1), ("slow", 2), ("slow", 3)]
+    assert controller.waited_for[3:] == [["slow"], ["slow"]], "it is shown between two questions too"
     assert read_progress(tmp_path)["waiting_for"] == []
+
+
+def test_a_site_that_does_not_wait_for_its_person_is_asked_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controllers, "PACE", 0.5)
+    controller = Asking(tmp_path, {"hasty": [UNDECIDED] * 3 + [GOOD]})
+    began = time.monotonic()
+    assert controller.ask() == {}
+    assert time.monotonic() - began > 1.5
+    assert controller.waited_for[1:] == [["hasty"]] * 3
+
+
+@pytest.mark.usefixtures("short")
+def test_a_site_that_refuses_and_is_undecided_has_refused(tmp_path: Path) -> None:
+    controller = Asking(tmp_path, {"odd": [Reply(error="no", undecided=True)] * 2})
+    assert controller.ask() == {"odd": ("run refused", "no")}
+    assert controller.asked == [("odd", 1)]
+
+
+def test_a_site_that_never_decides_is_not_waited_for_once_it_is_shut_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it holds back its second answer."""
+    monkeypatch.setattr(controllers, "PACE", 0.1)
+    controller = Asking(tmp_path, {"never": [UNDECIDED]})
+    began = time.monotonic()
+    controller._shut_out = lambda: {"never"} if time.monotonic() - began > 2.0 else ()
+    assert controller.ask() == {"never": (NOT_SAID, SHUT_OUT)}
+    assert time.monotonic() - began < 10.0
+    assert controller.asked == [("never", 1), ("never", 2)]
+
+
+@pytest.mark.usefixtures("short")
+def test_a_site_that_starts_slowly_has_its_time_from_then_on(tmp_path: Path) -> None:
+    controller = Asking(tmp_path, {"late": [UNDECIDED, GOOD], "quick": [GOOD]}, {"late": 0.2 + GRACE - 0.05})
+    assert controller.ask() == {}
+    assert controller.asked[-1] == ("late", 2)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_run_that_is_under_way_asks_once(tmp_path: Path) -> None:
+    controller = Asking(tmp_path, {"late": [UNDECIDED]})
+    (tmp_path / "seed-0" / "checkpoint.safetensors").touch()
+    assert controller.ask() == {}
+    assert controller.asked == [("late", 1)]
+
+
+@pytest.mark.parametrize("answers", [[], [UNDECIDED]])
+def test_a_job_that_is_stopped_while_it_asks(tmp_path: Path, answers: list[Reply]) -> None:
+    controller = Asking(tmp_path, {"slow": answers})
+    threading.Timer(0.5, controller._abort.trigger, [True]).start()
+    began = time.monotonic()
+    with pytest.raises(Aborted):
+        controller.ask()
+    assert time.monotonic() - began < 5.0
 
 
 def test_evaluations_do_not_start_the_grace_time(tmp_path: Path) -> None:

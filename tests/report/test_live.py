@@ -19,6 +19,8 @@ import fedspray
 from fedspray.data.federation import Task
 from fedspray.deploy import ledger
 from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.site import consent
+from fedspray.deploy.site.policy import Offer
 from fedspray.errors import InputError
 from fedspray.experiment import RunSettings
 from fedspray.report.live import kind_of, state_of
@@ -125,6 +127,30 @@ def test_a_study(running: Path, tmp_path: Path) -> None:
         ("one", "running", 4),
         ("two", "done", 4),
     ]
+
+
+def test_who_is_waited_for_while_the_server_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_days_left", lambda kits: {"server": 12})
+    shown = {"state": "asking", "round": 0, "waiting_for": ["client_02"], "waiting_since": 900.5}
+    (project / "runs" / "first" / "progress.json").write_text(json.dumps(shown))
+    for pid, waiting in ((7, ["client_02"]), (None, [])):
+        monkeypatch.setattr("fedspray.deploy.locks.holder", lambda lock, pid=pid: pid)
+        state = state_of(project)
+        assert (state["state"], state["waiting_for"], state["waiting_since"]) == ("asking", waiting, 900.5)
+
+
+def test_a_site_that_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_days_left", lambda kits: {})
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "site.json").write_text('{"name": "north"}')
+    (tmp_path / "startup").mkdir()
+    servers = [{"service": {"target": "localhost:8002"}}]
+    (tmp_path / "startup" / "fed_client.json").write_text(json.dumps({"servers": servers}))
+    for name in ("first", "second"):
+        consent.ask(tmp_path, Offer(name, "f" * 64, "fedavg", 10, 1000, None))
+    consent.answer(tmp_path, "first", True)
+    state = state_of(tmp_path)
+    assert (state["kind"], state["state"], state["asking"]) == ("site", "stopped", ["second"])
 
 
 def test_a_project_whose_run_is_finished(project: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,8 @@ class Progress(TypedDict, total=False):
     seed: int
     round: int
     waiting_for: list[str] | None
+    waiting_since: float | None
+    absent: list[str]
     time: float
 
 

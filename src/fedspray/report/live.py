@@ -69,6 +69,8 @@ def run_state(folder: Path) -> Json:
         "state": state,
         "reason": progress.get("reason"),
         "done": finished,
+        "waiting_for": [] if finished else progress.get("waiting_for") or [],
+        "waiting_since": progress.get("waiting_since"),
         "seed": now,
         "seeds": seeds,
         "round": min(reached, rounds),
@@ -105,8 +107,8 @@ def project_state(folder: Path) -> Json:
     else:
         names = stored.read(folder / "agreement.json", kinds.AgreementFile)["sites"]
         shown["clients"] = _sites(names, [], [], {}, folder / "runs" / "none")
-    if pid is None:  # nobody wrote down that the sites were lost
-        here = ("connected", "waited for")
+    if pid is None:  # nobody wrote down that the sites were lost, or that nobody waits any more
+        here, shown["waiting_for"] = ("connected", "waited for"), []
         shown["clients"] = [
             row | ({"state": "not connected", "since": None} if row["state"] in here else {})
             for row in shown["clients"]
@@ -308,6 +310,7 @@ def _unfinished(run: Path) -> Json:
 
 def site_state(kit: Path) -> Json:
     """A site: its connection, and what left the building."""
+    from fedspray.deploy.site import consent
     from fedspray.deploy.site.status import look, site_name
 
     found, answers = look(kit, ask=False), ledger.read_answers(kit)
@@ -329,6 +332,7 @@ def site_state(kit: Path) -> Json:
         "state": found["state"],
         "reason": found["reason"],
         "healthy": found["state"] == "connected",
+        "asking": [each["offer"]["run"] for each in consent.answers(kit) if each["answer"] is None],
         "done": False,
         "round": last.get("round"),
         "clients": [row],

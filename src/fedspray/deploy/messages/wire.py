@@ -26,8 +26,9 @@ from fedspray.nn.tree import Message
 Arrays = dict[str, np.ndarray[Any, Any]]
 CONSENT = "consent"
 """The step before the first round of a job: whether a site takes part in this run. It may take a person to answer."""
-HOLD = 30.0
-"""Seconds that a site waits for its person before it answers that it has not decided, and is asked again."""
+HOLD, LONGEST_HOLD = 30.0, 300.0
+"""Seconds that a site waits for its person before it answers that it has not decided, and is asked again: at first,
+and at most."""
 SUM = "sum"
 """The step in which sites do what is asked of them, and mask what they send."""
 GUARD = "secure-sum"
@@ -142,6 +143,11 @@ class Reply:
             if value.dim() == 0 or value.shape[0] != 1:
                 raise Malformed(f"{name} has shape {list(value.shape)}, but one client's row is needed")
         return cls(uplink=tree.part_of(message, "uplink"), counts=tree.part_of(message, "counts"), **head)
+
+
+def hold(turn: int) -> float:
+    """How long a site may hold back its answer to the question of consent: longer each time it is asked."""
+    return min(HOLD * 2.0 ** max(0, min(turn - 1, 10)), LONGEST_HOLD)
 
 
 def freeze(arrays: Arrays) -> bytes:

@@ -130,7 +130,7 @@ class Driver:
     def _watch(self, progress: Json, job: str | None) -> None:
         """Ends a job that waits for a site which is back, but not in this job: the next one will have it."""
         waiting, absent = progress.get("waiting_for") or [], progress.get("absent") or []
-        waited = time.time() - progress["waiting_since"] if waiting else 0.0
+        waited = time.time() - (progress.get("waiting_since") or time.time()) if waiting else 0.0
         if progress.get("state") == "asking" and waited > 2.0:
             how = f"(there: fedspray site accept KIT {self._run}, or refuse)"
             self._say("waiting for consent", f"waiting for {self._named(waiting)} to accept this run {how}", waiting)

@@ -20,6 +20,7 @@ POLL = 1.0
 WARNINGS = (
     *("refused", "run refused", "refused by the server", "notice", "connection lost", "job process ended"),
     *("job ended", "left out", "left", "removed", "forgotten", "restarted", "server down", "restored"),
+    "did not say whether it takes part",
 )
 """Events that somebody may want to look at; all others are "info"."""
 

@@ -61,6 +61,11 @@ def left(kit: Path) -> frozenset[str]:
     return frozenset(site for site, member in read(kit).items() if member.left)
 
 
+def shut_out(kit: Path) -> frozenset[str]:
+    """The sites that were removed or disabled."""
+    return frozenset(site for site, member in read(kit).items() if member.left or member.disabled)
+
+
 def _put(kit: Path, site: str, member: Member) -> None:
     entries = {**read(kit), site: member}
     files.write_json(kit / "local" / FILE, {name: asdict(entry) for name, entry in entries.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from fedspray.deploy.locks import Lock
-from fedspray.deploy.messages.wire import CONSENT, HOLD, SUM, Ask, Malformed, Reply, freeze, thaw
+from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Malformed, Reply, freeze, hold, thaw
 from fedspray.deploy.network.answers import TASK, UNREADABLE
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.server.host import Quorum, RemoteHost
@@ -34,7 +34,10 @@ POLL = 0.02
 """Seconds between looks at the task list."""
 MOMENT = 0.5
 """Seconds in which a site that is in the job fetches its task for certain."""
-ABSENT = "it did not answer in time"
+PACE = 5.0
+"""Seconds between two questions whether a site takes part, at least: a site that does not wait for its person itself
+must not keep the server busy."""
+ABSENT, SHUT_OUT = "it did not answer in time", "the coordinator disabled or removed it"
 
 
 class Aborted(RuntimeError):
@@ -46,8 +49,8 @@ class _Exchange:
     """What is known of one exchange."""
 
     arrived: dict[str, Reply | str] = field(default_factory=dict)
-    fetched: set[str] = field(default_factory=set)
-    """Sites that took up what they are asked."""
+    fetched: dict[str, float] = field(default_factory=dict)
+    """Sites that took up what they are asked, and when."""
 
     def awaits(self, name: str) -> bool:
         """Whether a site was asked and has not answered yet."""
@@ -75,6 +78,8 @@ class RunController(Controller):  # type: ignore[misc]
         """How each site's ledger ended when it answered last."""
         self._largest = 0
         """Bytes of an answer's arrays at most."""
+        self._shut_out: Callable[[], Collection[str]] = lambda: ()
+        """Sites that the coordinator does not let in now."""
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
         """Also sets the period under the name that NVFlare 2.9.0 reads."""
@@ -107,6 +112,7 @@ class RunController(Controller):  # type: ignore[misc]
         lock = Lock(folder / "lock")
         lock.take_over()
         self._recorder, self._abort, self._context = ProgressRecorder(folder, fl_ctx.get_job_id()), abort_signal, fl_ctx
+        self._shut_out = lambda: members.shut_out(root)
         try:
             agreement = server.agreement(self._fingerprint)
             roster, run = agreement.roster, agreement.resolved
@@ -141,22 +147,34 @@ class RunController(Controller):  # type: ignore[misc]
     def _ask_consent(self, sites: list[str], seed: int, folder: Path) -> None:
         """Asks who takes part. A new run waits for who has not decided; one that is under way for the grace time.
 
-        Who does not answer at all is not waited for: a site holds its answer back for a while only.
+        Who does not answer at all is not waited for: a site holds its answer back for a while only. Nor is who is shut
+        out meanwhile.
         """
         begun = any(folder.glob("seed-*/checkpoint*")) or any(folder.glob("seed-*/result.json"))
-        grace, turn = self._grace + (0.0 if begun else HOLD), 0
+        turn, since = 0, time.time()
         while sites:
             turn += 1
+            asked, grace = time.monotonic(), self._grace + (0.0 if begun else hold(turn))
             ask = Ask(seed, Request(1, train=False, evaluate=False), {}, CONSENT, turn)
             replies = self.deliver(dict.fromkeys(sites, ask), Quorum(frozenset(), 0), grace)
             for name, reply in replies.items():
                 if isinstance(reply, str):
-                    self._recorder.tell("did not say whether it takes part", name, reply)
+                    why = SHUT_OUT if name in self._shut_out() else reply
+                    self._recorder.tell("did not say whether it takes part", name, why)
                 elif reply.error is not None:
                     self._recorder.tell("run refused", name, reply.error)
-            undecided = [name for name, reply in replies.items() if isinstance(reply, Reply) and reply.undecided]
-            sites = [] if begun else undecided
+            answers = {name: reply for name, reply in replies.items() if isinstance(reply, Reply) and not reply.error}
+            sites = [] if begun else [name for name, reply in answers.items() if reply.undecided]
+            if sites:
+                self._recorder.show(waiting_for=sites, waiting_since=since)
+                self._sleep_until(asked + PACE)
         self._recorder.show(waiting_for=[], waiting_since=None)
+
+    def _sleep_until(self, moment: float) -> None:
+        while time.monotonic() < moment:
+            if self._abort.triggered:
+                raise Aborted
+            time.sleep(POLL * 5)
 
     # ---- one exchange -------------------------------------------------------------------------------
 
@@ -169,7 +187,7 @@ class RunController(Controller):  # type: ignore[misc]
 
         def on_sent(client_task: ClientTask, fl_ctx: FLContext) -> None:
             with self._news:
-                exchange.fetched.add(client_task.client.name)
+                exchange.fetched.setdefault(client_task.client.name, time.monotonic())
 
         def on_result(client_task: ClientTask, fl_ctx: FLContext) -> None:
             reply = _read(client_task.result, self._largest)
@@ -206,20 +224,22 @@ class RunController(Controller):  # type: ignore[misc]
 
     def _wait(self, names: list[str], quorum: Quorum, ask: Ask, grace: float) -> None:
         """Returns when all that can be expected has arrived."""
-        again = ask.step == CONSENT and ask.turn > 1  # the same sites are waited for as before
+        asking = ask.step == CONSENT
+        again = asking and ask.turn > 1  # the same sites are waited for as before
         shown = names if again else []
         settled_since: float | None = None
         began = time.monotonic()
-        doing = {"state": "asking"} if ask.step == CONSENT else {"state": "running", "round": ask.request.round_index}
+        doing = {"state": "asking"} if asking else {"state": "running", "round": ask.request.round_index}
         if not again:
             self._recorder.show(**doing, waiting_for=[], waiting_since=None)
         while True:
             with self._news:
                 self._news.wait(POLL * 5)
-                exchange = self._exchange
-                missing = [name for name in names if name not in exchange.arrived]
-                # Who has not even fetched the question of consent is starting: no person is waited for.
-                awaited = [name for name in missing if ask.step != CONSENT or name in exchange.fetched]
+                exchange, shut_out = self._exchange, self._shut_out() if asking else ()
+                missing = [name for name in names if name not in exchange.arrived and name not in shut_out]
+                # Who has not even fetched the first question of consent is starting: no person is waited for.
+                awaited = [name for name in missing if not asking or again or name in exchange.fetched]
+                fetched = max(exchange.fetched.values(), default=began) if asking else began
                 gone = all(name in self._absent and name not in exchange.fetched for name in missing)
                 settled = quorum.is_settled(exchange.arrived)
             if self._abort.triggered:
@@ -230,12 +250,12 @@ class RunController(Controller):  # type: ignore[misc]
             if settled:
                 settled_since = settled_since or now
                 # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
-                if now - settled_since > (min(grace, MOMENT) if gone else grace):
+                if now - max(settled_since, fetched) > (min(grace, MOMENT) if gone else grace):
                     break
             if awaited != shown and now - began > 1.0:
-                self._recorder.show(waiting_for=awaited, waiting_since=time.time())
+                self._recorder.show(waiting_for=awaited, **({} if shown else {"waiting_since": time.time()}))
                 shown = awaited
-        if shown and ask.step != CONSENT:
+        if shown and not asking:
             self._recorder.show(waiting_for=[], waiting_since=None)
 
     def _log(

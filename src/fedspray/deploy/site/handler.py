@@ -12,7 +12,7 @@ from typing import Any
 
 from fedspray.deploy import ledger
 from fedspray.deploy.agreement import Refused, check_name
-from fedspray.deploy.messages.wire import Ask, Malformed, Reply, freeze, thaw
+from fedspray.deploy.messages.wire import CONSENT, Ask, Malformed, Reply, freeze, thaw
 from fedspray.deploy.site.kit import Site
 from fedspray.deploy.site.run import SiteRun
 from fedspray.engine.secure import Unsafe
@@ -80,7 +80,7 @@ class RequestHandler:
         if self._run is None:
             return Reply(error=self._closed)
         head = ask.pack()[0]
-        if self._last is not None and self._last[0] == head:
+        if self._last is not None and self._last[0] == head and self._run.takes_part():
             return self._last[1]  # the answer got lost on its way
         began, cpu_began = time.perf_counter(), time.process_time()
         try:
@@ -89,7 +89,7 @@ class RequestHandler:
             _log.exception("round %s failed: %s", ask.request.round_index, error)
             reply = Reply(error=_sentence(error))
         reply = replace(reply, seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu_began)
-        if reply.error is None:  # a fault may have passed when the same is asked again
+        if reply.error is None and ask.step != CONSENT:  # a fault may have passed when the same is asked again
             self._last = (head, reply)
         return reply
 

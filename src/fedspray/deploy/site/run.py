@@ -28,7 +28,7 @@ from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.messages.schema import MessageSchema, difference
-from fedspray.deploy.messages.wire import CONSENT, HOLD, SUM, Ask, Reply
+from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Reply, hold
 from fedspray.deploy.site import consent
 from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
@@ -99,7 +99,7 @@ class SiteRun:
         Whether this site takes part is waited for, but not for ever, and not once the job is ``stopped``.
         """
         if ask.step == CONSENT:
-            deadline = time.monotonic() + HOLD
+            deadline = time.monotonic() + hold(ask.turn)
             while not (consented := self._consented()) and time.monotonic() < deadline and not stopped():
                 time.sleep(LOOK_EVERY)
             return Reply(undecided=not consented)
@@ -140,6 +140,10 @@ class SiteRun:
         layout = self._message_schema.sums(link, self._agreement.roster.num_clients, request, train=train)
         best = worker.count_best() if request.evaluate and not self._hides_evaluation else {}
         return party.masked(layout, ask.guard, request, uplink, counts, best)
+
+    def takes_part(self) -> bool:
+        """Whether this site has agreed to the run, and not taken it back."""
+        return bool(consent.ask(self._site.folder, self._offer)["answer"] == "yes")
 
     def _consented(self) -> bool:
         found = consent.ask(self._site.folder, self._offer)

@@ -47,6 +47,9 @@
     const parts = [];
     const right = (found) => `${percent(found.overall)}% right overall, ${percent(found.minority)}% of minority nodes`;
     if (state.server === "stopped") parts.push("The server is stopped.");
+    if (state.state === "asking") parts.push("Sites are asked whether they take part.");
+    (state.asking || []).forEach((run) => parts.push(`${run} waits for your answer: fedspray site accept KIT ${run}, or refuse.`));
+    if ((state.waiting_for || []).length && state.now - state.waiting_since > 2) parts.push(`Waiting for ${state.waiting_for.join(", ")}, for ${span(state.now - state.waiting_since)}.`);
     away(state).forEach((row) => parts.push(`${row.name} is away, for ${span(state.now - moment(row.since))}.`));
     if (state.result) parts.unshift(`Done, ${state.rounds} rounds. On test nodes: ${right(state.result)}.`);
     else if (state.accuracy) parts.push(`Round ${state.round} of ${state.rounds}. On validation nodes: ${right(state.accuracy)}.`);
