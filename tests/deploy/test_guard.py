@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,12 @@ def test_a_stream_is_refused_once(kit: Path) -> None:
     assert refused(sent("sm__ERROR", None), sent("sm__ERROR", None)) == 2, "about none"
     assert refused(*(sent("sm__DATA", 100 + number) for number in range(REMEMBERED))) < 2 * LOGGED
     assert len(guard._told) == REMEMBERED
+
+
+def test_what_goes_on_is_written_down_every_hour(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, clock = Guard(kit), iter([0.0, 10.0, 3599.0, 3601.0, 3700.0])
+    monkeypatch.setattr("fedspray.deploy.network.guard.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert [guard.is_news("north", "disabled") for _ in range(5)] == [True, False, False, True, False]
 
 
 def test_streams_that_are_never_finished_are_few(kit: Path) -> None:

@@ -316,7 +316,7 @@ def site_state(kit: Path) -> Json:
     found, answers = look(kit, ask=False), ledger.read_answers(kit)
     last = answers[-1] if answers else {}
     known = ledger.what_left(kit).get(last.get("run", ""), {}).get("fields", {})
-    kept = [line for line in answers if line["run"] == last.get("run") and line.get("round") is not None]
+    kept = [line for line in answers if line["run"] == last.get("run") and line.get("round")]
     name = site_name(kit)
     row = {
         "name": name,

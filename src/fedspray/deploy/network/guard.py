@@ -52,8 +52,9 @@ FORGOTTEN = 120.0
 """Seconds after which an unfinished stream counts as given up."""
 LOGGED = 200
 """Refusals of one sender that a process writes down one by one; after that it writes one in a hundred."""
-REMEMBERED = 1000
-"""Refused streams that a process knows: their other parts, and reports about them, are not written down again."""
+REMEMBERED, AGAIN = 1000, 3600.0
+"""Streams and connections that a process remembers to have refused, and after how many seconds it writes them down
+again."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Guard:
         self._agreed: tuple[float, tuple[str, ...], int] = (0.0, (), 0)
         self._streams: dict[str, dict[str, float]] = {}
         self._refused: Counter[str] = Counter()
-        self._told: dict[tuple[str, ...], None] = {}
+        self._told: dict[tuple[str, ...], float] = {}
         self.on_refusal: Callable[[str], None] = lambda reason: None
         """Is told when the server closes this site's connection, and why."""
         self._lock = threading.Lock()
@@ -168,19 +169,23 @@ class Guard:
 
     # ---- what is written down -------------------------------------------------------------------------
 
+    def is_news(self, *cause: str) -> bool:
+        """Whether the same was not written down within the last hour; the next time, it was."""
+        with self._lock:
+            now, before = time.monotonic(), self._told.pop(cause, None)
+            known = before is not None and now - before < AGAIN
+            self._told[cause] = before if known and before is not None else now
+            while len(self._told) > REMEMBERED:
+                del self._told[next(iter(self._told))]  # what was not heard of for the longest time
+        return not known
+
     def refuse_message(self, sender: str, message: Message, why: str) -> None:
         """Refuses a message. A stream is written down once, not with each of its parts and reports about it."""
         headers = message.headers or {}
         mail, name = Mail.read(headers, 0), str(headers.get(protocol.STREAM_ID, ""))[:200]
         stream = (sender, mail.origin, mail.destination, name)
-        part = (*stream, str(mail), why)
-        with self._lock:
-            known = part in self._told or (mail.is_report and stream in self._told)
-            if name and not known:
-                self._told |= {part: None, stream: None}
-                while len(self._told) > REMEMBERED:
-                    del self._told[next(iter(self._told))]  # the oldest
-        if not known:
+        news = not name or self.is_news(*stream)
+        if news if mail.is_report or not name else self.is_news(*stream, str(mail), why):
             self.refuse(sender, str(mail), why)
 
     def refuse(self, sender: str, what: str, why: str) -> None:

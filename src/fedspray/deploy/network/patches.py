@@ -110,7 +110,9 @@ def _guard_connections(guard: Guard) -> None:
                 connection.site = name
                 guard.record(CONNECTED, name, f"from {connection.get_conn_properties().get('peer_addr', '?')}")
             return
-        guard.refuse(_sender(guard, connection, name), f"a connection as {name!r}", fault)
+        sender = _sender(guard, connection, name)
+        if guard.is_news(sender.rpartition(":")[0], name, fault):  # it tries again and again, each time from a new port
+            guard.refuse(sender, f"a connection as {name!r}", fault)
         close(connection, fault)
 
     def serve(servicer: Any, requests: Iterable[Any], context: grpc.ServicerContext) -> Iterator[Any]:
@@ -144,8 +146,10 @@ def _guard_connections(guard: Guard) -> None:
                 yield from frames
             except grpc.RpcError as error:
                 if isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.PERMISSION_DENIED:
-                    guard.record("refused by the server", SERVER, error.details() or "")
-                    guard.on_refusal(error.details() or "")
+                    reason = error.details() or ""
+                    if guard.is_news(SERVER, reason):
+                        guard.record("refused by the server", SERVER, reason)
+                    guard.on_refusal(reason)
                 raise
 
         read(connection, heard())

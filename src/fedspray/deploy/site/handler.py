@@ -106,7 +106,7 @@ class RequestHandler:
             "time": ledger.now(),
             "run": self._name,
             "seed": None if ask is None else ask.seed,
-            "round": None if ask is None else ask.request.round_index,
+            "round": None if ask is None else 0 if ask.step == CONSENT else ask.request.round_index,
             "bytes": sum(value.nbytes for value in arrays.values()) + len(json.dumps(head)),
             "fields": {
                 **{name: len(json.dumps(value)) for name, value in head.items() if value is not None},

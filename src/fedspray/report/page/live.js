@@ -98,9 +98,10 @@
         if (row.reason) cell.append(make("small", row.reason));
         return cell;
       };
-      const heads = [deployed ? "site" : "client", "state", ...(deployed ? ["last answer"] : []), "overall, %", "minority, %", "sent", ...(state.left_bytes ? ["in the last round"] : [])];
+      const figures = state.kind !== "site"; // its ledger has none
+      const heads = [deployed ? "site" : "client", "state", ...(deployed ? ["last answer"] : []), ...(figures ? ["overall, %", "minority, %"] : []), "sent", ...(state.left_bytes ? ["in the last round"] : [])];
       fill("site-table", heads, state.clients.map((row) => [row.name, label(row),
-        ...(deployed ? [ago(row.last_answer, state.now)] : []), percent(row.overall), percent(row.minority), bytes(row.bytes_up), ...(state.left_bytes ? [bytes(row.bytes_last)] : [])]));
+        ...(deployed ? [ago(row.last_answer, state.now)] : []), ...(figures ? [percent(row.overall), percent(row.minority)] : []), bytes(row.bytes_up), ...(state.left_bytes ? [bytes(row.bytes_last)] : [])]));
     }
     if (show("cells", state.cells && state.cells.length)) {
       fill("cell-table", ["cell", "state", "round", "overall, %", "minority, %"], state.cells.map((cell) =>
