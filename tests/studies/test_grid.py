@@ -158,7 +158,9 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
             Grid([cell("local")], tmp_path)
 
 
-@pytest.mark.parametrize("part", ["metrics", "nodes", "test", "overall", "clients", "curves", "short", "minority", "minority_nodes"])
+@pytest.mark.parametrize(
+    "part", ["metrics", "nodes", "test", "overall", "clients", "curves", "short", "minority", "minority_nodes"]
+)
 def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> None:
     (outcome,) = Grid([cell("local")], tmp_path).run()
     content = read_json(outcome.path)

@@ -61,6 +61,7 @@ def install(kit: Path) -> Guard:
     ]
     _guard_messages(guard)
     _guard_connections(guard)
+    _hear_refusals(guard)
     _guard_requests(guard)
     for launcher in (
         client_process_launcher.ClientProcessJobLauncher,
@@ -137,6 +138,12 @@ def _guard_connections(guard: Guard) -> None:
             connection.close()
             server.driver.close_connection(connection)
 
+    ConnManager.update_endpoint = update_endpoint
+    grpc_driver.Servicer.Stream = serve
+
+
+def _hear_refusals(guard: Guard) -> None:
+    """A site whose connection the server closes says why."""
     read: Callable[..., None] = grpc_driver.StreamConnection.read_loop
 
     @wraps(read)
@@ -154,8 +161,6 @@ def _guard_connections(guard: Guard) -> None:
 
         read(connection, heard())
 
-    ConnManager.update_endpoint = update_endpoint
-    grpc_driver.Servicer.Stream = serve
     grpc_driver.StreamConnection.read_loop = read_loop
 
 
