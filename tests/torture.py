@@ -1,8 +1,8 @@
 """Malformed inputs by the thousand, over all readers and flags: ``python tests/torture.py --count 10000``.
 
-Every case is drawn from its number, so that one that fails can be played again (``--first 1234 --count 1``). It runs a command
-in this process, in a folder of its own, and must end with exit code 0, 2 or 3 within 30 seconds, in words that call
-nothing a bug; a refused input leaves no file, and nothing is ever written elsewhere.
+Every case is drawn from its number, so that one that fails can be played again (``--first 1234 --count 1``). It runs a
+command in this process, in a folder of its own, and must end with exit code 0, 2 or 3 within 30 seconds, in words that
+call nothing a bug; a refused input leaves no file, and nothing is ever written elsewhere.
 """
 
 from __future__ import annotations
