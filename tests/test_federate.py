@@ -241,7 +241,7 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
         ({"partitioner": "metis", "resolution": 1.0}, "'louvain' can take"),
         ({"dataset": "banks", "resoluton": 1.0}, "data option 'resoluton'.*you mean 'resolution'"),
         ({"dataset": "banks", "degree": "6"}, "text '6'"),
-        ({"dataset": "banks", "classes": 1}, "num_classes is 1"),
+        ({"dataset": "banks", "classes": 1}, "classes is 1"),
         ({"clients": 9}, "many: louvain finds 3"),
         ({}, "clients is missing"),
         ({"clients": "3"}, "text '3'"),

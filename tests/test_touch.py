@@ -37,8 +37,8 @@ OF_THE_WAY = (
 )
 DATA_KNOB = (
     "partitioners/louvain.py",
-    "    def __post_init__",
-    '    trials: int = field(default=1, metadata={"help": "draws of the partition", "neutral": 1})\n\n',
+    "    resolution: float",
+    '    trials: int = knob(1, "draws of the partition", neutral=1)\n',
 )
 METRIC = (
     "evaluation/metrics.py",

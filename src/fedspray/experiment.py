@@ -29,7 +29,7 @@ from typing import Any
 
 from fedspray import datasets, plugins
 from fedspray.errors import InputError, MissingDataError, unknown
-from fedspray.knob import TABLE, Knob, check, kind_of, knob
+from fedspray.knob import LIMITS, TABLE, Knob, check, kind_of, knob
 from fedspray.partitioners.base import Partitioner
 
 DATA, TRAINING, FILES = "Data", "Training", "Files"
@@ -321,10 +321,11 @@ def _plugin_knobs() -> list[Knob]:
             if name not in core:
                 owners = (*(same.owners if same else ()), owner)
                 text = f"For {' and '.join(f'`{each}`' for each in owners)}: {each.metadata['help']}."
-                least, metavar = each.metadata.get("least"), each.metadata.get("metavar", _METAVARS.get(kind, "X"))
+                limits = {key: each.metadata[key] for key in LIMITS if key in each.metadata}
+                metavar = each.metadata.get("metavar", _METAVARS.get(kind, "X"))
                 usual = None if each.default in (MISSING, None) else str(each.default)
                 wanted = kind if kind.endswith("None") else f"{kind} | None"
-                found[name] = Knob(name, wanted, text, DATA, None, metavar, usual, least=least, owners=owners)
+                found[name] = Knob(name, wanted, text, DATA, None, metavar, usual, **limits, owners=owners)
     return list(found.values())
 
 

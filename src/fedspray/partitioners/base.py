@@ -1,10 +1,10 @@
 """`Partitioner`: the contract for cutting one graph into clients.
 
 A partitioner is one module here with one frozen dataclass. Its fields are its settings, each with a
-one-line description under ``metadata["help"]``; its one method returns the node ids of every client:
-disjoint, within the graph, ascending, the same for the same graph, settings and seed. Nodes may be
-left out. The module's name, with '-' for '_', is the public name. Its fields are flags and keys of an
-experiment, so a module imports NumPy inside functions, to keep ``--help`` fast.
+one-line description under ``metadata["help"]`` and perhaps limits, as `knob` makes them; its one method returns
+the node ids of every client: disjoint, within the graph, ascending, the same for the same graph, settings and
+seed. Nodes may be left out. The module's name, with '-' for '_', is the public name. Its fields are flags and
+keys of an experiment, so a module imports NumPy inside functions, to keep ``--help`` fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from fedspray.errors import InputError
+from fedspray.knob import check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,9 @@ class Partitioner(ABC):
     """Whether it uses ``--partition-seed``."""
     lists_nodes: ClassVar[bool] = False
     """Whether it names nodes of the graph as read, so that no step may drop nodes first."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @abstractmethod
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
@@ -51,9 +54,3 @@ def largest_first(membership: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     order = np.argsort(membership, kind="stable")
     starts = np.flatnonzero(np.diff(membership[order])) + 1
     return sorted(np.split(order, starts), key=lambda nodes: (-len(nodes), nodes[0]))
-
-
-def check_num_clients(num_clients: int) -> None:
-    """Refuses anything below one client."""
-    if num_clients < 1:
-        raise InputError(f"the number of clients is {num_clients}, but must be at least 1")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedspray.errors import InputError
-from fedspray.partitioners.base import Partitioner, check_num_clients, name_parts
+from fedspray.knob import knob
+from fedspray.partitioners.base import Partitioner, name_parts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,13 +28,8 @@ MAX_DRAWS = 100
 class LabelSkew(Partitioner):
     """Dirichlet shares of each class."""
 
-    num_clients: int = field(metadata={"help": "number of clients K"})
-    alpha: float = field(default=0.5, metadata={"help": "Dirichlet concentration α; small is skewed"})
-
-    def __post_init__(self) -> None:
-        check_num_clients(self.num_clients)
-        if not (self.alpha > 0 and math.isfinite(self.alpha)):
-            raise InputError(f"alpha is {self.alpha}, but must be a number above 0")
+    num_clients: int = field(metadata={"help": "number of clients K", "least": 1})
+    alpha: float = knob(0.5, "Dirichlet concentration α; small is skewed", above=0, below=math.inf)
 
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
         """The node ids of each client."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedspray.errors import InputError
-from fedspray.partitioners.base import Partitioner, check_num_clients, largest_first, name_parts
+from fedspray.knob import knob
+from fedspray.partitioners.base import Partitioner, largest_first, name_parts
 from fedspray.seeds import stream_key
 
 if TYPE_CHECKING:
@@ -27,13 +28,8 @@ if TYPE_CHECKING:
 class Louvain(Partitioner):
     """The K largest Louvain communities."""
 
-    num_clients: int = field(metadata={"help": "number of clients K"})
-    resolution: float = field(default=1.0, metadata={"help": "values above 1 give more, smaller communities"})
-
-    def __post_init__(self) -> None:
-        check_num_clients(self.num_clients)
-        if not self.resolution > 0:
-            raise InputError(f"resolution is {self.resolution}, but must be above 0")
+    num_clients: int = field(metadata={"help": "number of clients K", "least": 1})
+    resolution: float = knob(1.0, "values above 1 give more, smaller communities", above=0)
 
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
         """The node ids of each client, the largest first."""

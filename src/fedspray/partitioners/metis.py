@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedspray.errors import InputError
-from fedspray.partitioners.base import Partitioner, check_num_clients, largest_first, name_parts
+from fedspray.partitioners.base import Partitioner, largest_first, name_parts
 from fedspray.seeds import stream_key
 
 if TYPE_CHECKING:
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 class Metis(Partitioner):
     """K parts of about equal size."""
 
-    num_clients: int = field(metadata={"help": "number of clients K"})
-
-    def __post_init__(self) -> None:
-        check_num_clients(self.num_clients)
+    num_clients: int = field(metadata={"help": "number of clients K", "least": 1})
 
     def partition(self, graph: Graph, seed: int) -> dict[str, NDArray[np.int64]]:
         """The node ids of each client, the largest first."""

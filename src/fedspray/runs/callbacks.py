@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
@@ -61,32 +61,14 @@ class Listener(Callback):
 class Listeners:
     """All callbacks of one seed, in order; a Ctrl-C waits for them."""
 
-    def __init__(self, seed: int, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
-        self._seed, self._callbacks, self._interrupts = seed, callbacks, interrupts
+    def __init__(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
+        self._callbacks, self._interrupts = callbacks, interrupts
 
-    def on_exchange(self, request: Request, downlink: Message, answers: Answers) -> None:
-        """Tells all."""
+    def tell(self, event: str, *given: Any) -> None:
+        """Calls the method of this name of all."""
         with self._interrupts.held():
             for each in self._callbacks:
-                each.on_exchange(request, downlink, answers)
-
-    def on_record(self, record: Json) -> None:
-        """Tells all."""
-        with self._interrupts.held():
-            for each in self._callbacks:
-                each.on_record(self._seed, record)
-
-    def on_round(self, progress: Progress) -> None:
-        """Tells all."""
-        with self._interrupts.held():
-            for each in self._callbacks:
-                each.on_round(self._seed, progress)
-
-    def on_end(self, result: SeedResult) -> None:
-        """Tells all."""
-        with self._interrupts.held():
-            for each in self._callbacks:
-                each.on_end(self._seed, result)
+                getattr(each, event)(*given)
 
 
 class Log(Callback):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -82,8 +83,8 @@ def conduct(
             host.load(tree.part_of(tensors, "engine"), progress.round_index)
         with remembered_interrupts() as interrupts, Log(own, progress) as log:
             saver = Saver(own, host, {"proxies": kept.tensors}, log, checkpoint_every)
-            told = Listeners(seed, [kept, log, *callbacks, saver], interrupts)
-            Listeners(seed, callbacks if meta else (), interrupts).on_round(progress)
+            tell = Listeners([kept, log, *callbacks, saver], interrupts).tell
+            Listeners(callbacks if meta else (), interrupts).tell("on_round", seed, progress)
             try:
                 progress = run_rounds(
                     run.algorithm,
@@ -91,18 +92,18 @@ def conduct(
                     run.rounds,
                     seed,
                     progress,
-                    on_exchange=told.on_exchange,
-                    on_record=told.on_record,
-                    on_round=told.on_round,
+                    on_exchange=partial(tell, "on_exchange"),
+                    on_record=partial(tell, "on_record", seed),
+                    on_round=partial(tell, "on_round", seed),
                     links=run.links,
                 )
             except (KeyboardInterrupt, RunStopped):
                 saver.save()  # where the last finished round left it
                 raise
             log.flush()
-            told.on_round(progress)
+            tell("on_round", seed, progress)
             results.append(_result(seed, own, host, progress, log.records, kept, run))
-            told.on_end(results[-1])
+            tell("on_end", seed, results[-1])
     outcome = RunResult(header(roster, run), results)
     if folder is not None:
         files.write_sealed(folder / "result.json", outcome.summary())

@@ -7,7 +7,6 @@ measured here, and scaled. A federation that is small enough is its own sample.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from fedspray.engine.process import peak_memory, release_memory, resident_memory
 from fedspray.engine.rounds import run_rounds, start
 from fedspray.experiment import RunSettings
 from fedspray.files import Json
+from fedspray.memory import total_memory
 from fedspray.runs.settings import Resolved, resolve
 from fedspray.seeds import generator
 
@@ -167,6 +167,5 @@ def _available() -> int | None:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        names = os.sysconf_names
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in names else None
+        return total_memory()
     return free + (resident_memory() or 0)

@@ -210,20 +210,12 @@ def _section(kind: Any, content: object, where: str) -> Any:
         raise InputError(f"{where} has no {absent!r}, but needs it")
     values = {}
     for key, value in content.items():
-        reader = _by_kind(content, key) if kind is Feature else _READERS.get(key)
-        values[key] = (reader or _READERS_BY_TYPE[str(known[key].type)])(value, f"{where}: {key}")
+        reader = _READERS.get(key) or _READERS_BY_TYPE[str(known[key].type)]
+        values[key] = reader(value, f"{where}: {key}")
     try:
         return kind(**values)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-
-
-def _by_kind(content: Mapping[str, Any], key: str) -> Callable[[object, str], Any] | None:
-    if key == "missing":
-        return lambda value, where: value if isinstance(value, str) else toml.number(value, where)
-    if key == "vocabulary":
-        return toml.words
-    return toml.texts if key == "columns" else None
 
 
 def _paths(value: object, where: str) -> Files:
@@ -235,9 +227,9 @@ def _paths(value: object, where: str) -> Files:
 
 
 _READERS: dict[str, Callable[[object, str], Any]] = {
-    **dict.fromkeys(("classes", "class_names", "missing", "structure"), toml.texts),
+    **dict.fromkeys(("classes", "class_names"), toml.texts),
+    "vocabulary": toml.words,
     "files": _paths,
-    "until": toml.moment,
 }
 _READERS_BY_TYPE: dict[str, Callable[[object, str], Any]] = {
     "str": toml.text,
@@ -246,5 +238,6 @@ _READERS_BY_TYPE: dict[str, Callable[[object, str], Any]] = {
     "bool | None": toml.flag,
     "int": toml.whole,
     "float | None": toml.number,
+    "str | float | None": lambda value, where: value if isinstance(value, str) else toml.number(value, where),
     "tuple[str, ...]": toml.texts,
 }
