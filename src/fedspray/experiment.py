@@ -358,13 +358,7 @@ def located(dataset: str) -> Path:
 
 
 def check_node_lists(values: Mapping[str, Any], dataset: str, where: str) -> None:
-    """Refuses to cut another graph by the file's node lists: their ids would fit it too.
-
-    Args:
-        values: those of the file.
-        dataset: what a flag names instead.
-        where: the file.
-    """
+    """Refuses to cut another graph, which a flag names, by the file's node lists: their ids would fit it too."""
     own, lists = values.get("dataset"), values.get("partition_dir")
     if lists is not None and own is not None and own != dataset:
         raise InputError(

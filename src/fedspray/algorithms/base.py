@@ -179,11 +179,8 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     def state_of_whole(self, trained: ClientT, client: ClientT, message: Message, batch: GraphBatch) -> ClientT:
         """Completes the states after an update on a sample (`sample_nodes`) with what needs all nodes of the clients.
 
-        Args:
-            trained: what `client_update` returned for the sample.
-            client: the clients' states before it.
-            message: what the server sent.
-            batch: the whole clients.
+        ``trained`` are the states that `client_update` returned for the sample, ``client`` those before it; ``batch``
+        has all nodes.
         """
         return trained
 

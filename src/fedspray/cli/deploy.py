@@ -119,15 +119,13 @@ def init(
 
 def _tell_made(output: Output, folder: Path, archives: dict[Path, Path | None]) -> None:
     """What to do with each kit, and what comes next."""
-    from fedspray.deploy.provisioning.project import Project
-
     for zip_file, request in archives.items():
         if request is None:
             output.note(f"{zip_file} holds a private key: send it safely, then delete it here")
         else:
             _tell_signed(output, request, zip_file)
-    _tell_fingerprint(output, Project.open(folder))
-    waiting = Project.open(folder).without_certificate()
+    _tell_fingerprint(output, _project(folder))
+    waiting = _project(folder).without_certificate()
     if waiting:
         output.note(f"{', '.join(waiting)}: for each certificate request, fedspray deploy sign {folder} SITE.csr")
     output.note(f"then: fedspray deploy start {folder}, and fedspray deploy run {folder}")
@@ -143,9 +141,8 @@ def sign(
 ) -> None:
     """Sign a site's certificate request and pack its kit, which holds no secret, into a zip file."""
     from fedspray.deploy.provisioning import federation
-    from fedspray.deploy.provisioning.project import Project
 
-    _tell_signed(Output(), request, federation.sign(Project.open(folder), request, again=again))
+    _tell_signed(Output(), request, federation.sign(_project(folder), request, again=again))
 
 
 @organisational
@@ -160,9 +157,8 @@ def amend(
     from fedspray.deploy.agreement import Agreement
     from fedspray.deploy.operations.runs import unfinished_runs
     from fedspray.deploy.provisioning.federation import amended
-    from fedspray.deploy.provisioning.project import Project
 
-    project, output = Project.open(folder), Output()
+    project, output = _project(folder), Output()
     old = project.proposed()
     new = Agreement(old.roster, amended(old.settings, knobs.values(given)), coordinator=project.coordinator_key())
     changes = old.changes(new)
@@ -186,9 +182,8 @@ def start(folder: ProjectFolder, /, *, foreground: Foreground = False) -> None:
     """Start the server."""
     from fedspray.deploy.operations import processes
     from fedspray.deploy.provisioning.certificates import check_dates
-    from fedspray.deploy.provisioning.project import Project
 
-    project = Project.open(folder)
+    project = _project(folder)
     check_dates(project.server)
     warn_of_end(Output(), project.server)
     project.agreement().check_version()
@@ -217,10 +212,9 @@ def run(
     from fedspray.deploy.operations import processes
     from fedspray.deploy.operations.driver import Driver
     from fedspray.deploy.operations.runs import begin_run, check_certificates, last_run
-    from fedspray.deploy.provisioning.project import Project
     from fedspray.report.tables import run_table
 
-    output, project = Output(as_json), Project.open(folder)
+    output, project = Output(as_json), _project(folder)
     check_certificates(project)
     warn_of_end(output, project.server, project.coordinator)
     project.agreement().check_version()
@@ -254,9 +248,8 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
 
     from fedspray.deploy.operations.runs import check_certificates, project_status
     from fedspray.deploy.provisioning.certificates import to_read_aloud
-    from fedspray.deploy.provisioning.project import Project
 
-    output, project = Output(as_json), Project.open(folder)
+    output, project = Output(as_json), _project(folder)
     check_certificates(project)
     warn_of_end(output, project.server, *(project.site(name) for name in project.with_certificate()))
     found = project_status(project)
@@ -292,9 +285,8 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
 def disable(folder: ProjectFolder, site: SiteName, /) -> None:
     """Cut a site off at once, until it is enabled: its connections close, and a running job continues without it."""
     from fedspray.deploy.provisioning import federation
-    from fedspray.deploy.provisioning.project import Project
 
-    new = federation.set_disabled(Project.open(folder), site, True)
+    new = federation.set_disabled(_project(folder), site, True)
     Output().note(f"{site} is disabled" if new else f"{site} was disabled already")
 
 
@@ -302,9 +294,8 @@ def disable(folder: ProjectFolder, site: SiteName, /) -> None:
 def enable(folder: ProjectFolder, site: SiteName, /) -> None:
     """Readmit a disabled site."""
     from fedspray.deploy.provisioning import federation
-    from fedspray.deploy.provisioning.project import Project
 
-    new = federation.set_disabled(Project.open(folder), site, False)
+    new = federation.set_disabled(_project(folder), site, False)
     Output().note(f"{site} is enabled" if new else f"{site} was not disabled")
 
 
@@ -318,9 +309,8 @@ def add(
 ) -> None:
     """Add sites: every site must accept the new agreement; runs include the new sites once they connect."""
     from fedspray.deploy.provisioning import membership
-    from fedspray.deploy.provisioning.project import Project
 
-    applicants, project = _applicants(sites, sites_file), Project.open(folder)
+    applicants, project = _applicants(sites, sites_file), _project(folder)
     if not applicants:
         raise InputError("there is no site to add: give --site NAME or --sites FILE.toml")
     membership.add(project, applicants)
@@ -340,9 +330,8 @@ def approve(
 ) -> None:
     """Admit a site that sent a request: add it if it is new, sign its certificate and pack its kit."""
     from fedspray.deploy.provisioning import membership
-    from fedspray.deploy.provisioning.project import Project
 
-    project, output = Project.open(folder), Output()
+    project, output = _project(folder), Output()
     _tell_signed(output, request, membership.approve(project, request, again=again))
     if project.proposed().fingerprint() != project.agreement().fingerprint():
         _tell_to_agree(output, project)
@@ -352,9 +341,8 @@ def approve(
 def remove(folder: ProjectFolder, site: SiteName, /) -> None:
     """Remove a site for good: its key stops working, and runs continue without it."""
     from fedspray.deploy.provisioning import membership
-    from fedspray.deploy.provisioning.project import Project
 
-    new = membership.remove(Project.open(folder), site)
+    new = membership.remove(_project(folder), site)
     Output().note(
         f"{site} is removed; what it sent before stays in past rounds" if new else f"{site} had already been removed"
     )
@@ -374,10 +362,9 @@ def rotate(folder: ProjectFolder, /, *, valid_days: ValidDays = 360) -> None:
 
 def _renew(folder: Path, valid_days: int, *, new_authority: bool) -> None:
     from fedspray.deploy.provisioning import membership
-    from fedspray.deploy.provisioning.project import Project
 
     output = Output()
-    for made in membership.renew(Project.open(folder), valid_days=valid_days, new_authority=new_authority):
+    for made in membership.renew(_project(folder), valid_days=valid_days, new_authority=new_authority):
         output.note(f"send {made} to its site, for: fedspray site renew KIT {made.name}")
     output.note(f"then, for the server's own: fedspray deploy stop {folder}, and fedspray deploy start {folder}")
 
@@ -389,9 +376,8 @@ def resume(folder: ProjectFolder, /, *, once: Annotated[bool, flag("Exit when no
 
     from fedspray.deploy.operations.driver import Driver
     from fedspray.deploy.operations.runs import resumable_runs
-    from fedspray.deploy.provisioning.project import Project
 
-    output, project, given_up = Output(), Project.open(folder), set[str]()
+    output, project, given_up = Output(), _project(folder), set[str]()
     while True:
         runs = [name for name in resumable_runs(project) if name not in given_up]
         for name in runs:
@@ -413,9 +399,8 @@ def service(
     """Write hardened files for systemd or containers that run the server and resume unfinished runs after a reboot."""
     from fedspray.deploy.operations import containers
     from fedspray.deploy.operations.service import project_units
-    from fedspray.deploy.provisioning.project import Project
 
-    project = Project.open(folder)
+    project = _project(folder)
     made = {
         "systemd": lambda: project_units(project.folder, user),
         "compose": lambda: containers.project_compose(project.folder, project.address),
@@ -428,10 +413,15 @@ def service(
 def stop(folder: ProjectFolder, /) -> None:
     """Stop the server; runs continue from their last round when it starts again."""
     from fedspray.deploy.operations import processes
+
+    ended = processes.stop([_project(folder).server])
+    Output().note("the server stopped" if ended else "the server was not running")
+
+
+def _project(folder: Path) -> Project:
     from fedspray.deploy.provisioning.project import Project
 
-    ended = processes.stop([Project.open(folder).server])
-    Output().note("the server stopped" if ended else "the server was not running")
+    return Project.open(folder)
 
 
 def _ask(what: str, flag: str) -> str:

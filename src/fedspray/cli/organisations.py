@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib.util import find_spec
@@ -74,6 +75,14 @@ def write_service(output: Output, folder: Path, kind: Kind, made: Mapping[str, s
         (folder / name).write_text(text)
         output.note(f"wrote {folder / name}")
     output.note(HINTS[kind].format(names=" ".join(name for name in made if name != "Dockerfile")))
+
+
+def confirm(question: str, otherwise: str) -> None:
+    """Refuses to go on unless somebody at a terminal says yes; ``otherwise`` is what did not happen then."""
+    if not sys.stdin.isatty():
+        raise InputError(f"{otherwise}: there is no terminal to ask on; review it, then pass --yes")
+    if ask(f"{question} [y/N]", "n").lower() not in ("y", "yes"):
+        raise InputError(otherwise)
 
 
 def ask(question: str, default: str | None = None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fedspray.cli.flags import AsJson, argument, flag
-from fedspray.cli.organisations import organisational
+from fedspray.cli.organisations import confirm, organisational
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
@@ -102,17 +102,14 @@ def forget(
     yes: Annotated[bool, flag("Do not ask.")] = False,
 ) -> None:
     """Remove a site and delete everything the project holds about it alone; models keep what they learned from it."""
-    from fedspray.cli.organisations import ask
     from fedspray.deploy.provisioning.federation import check_site
     from fedspray.deploy.provisioning.forget import forget
     from fedspray.deploy.provisioning.project import Project
 
     project = Project.open(folder)
     check_site(project, site)
-    if not yes and not sys.stdin.isatty():
-        raise InputError(f"{site} was not forgotten: there is no terminal to ask on, so give --yes")
-    if not yes and ask(f"Delete what is known of {site}, for good? [y/N]", "n").lower() not in ("y", "yes"):
-        raise InputError(f"{site} was not forgotten")
+    if not yes:
+        confirm(f"Delete what is known of {site}, for good?", f"{site} was not forgotten")
     forget(project, site)
     output = Output()
     output.note(f"{site} is forgotten; its name stays in the agreement, which the others agreed to")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from fedspray.cli.organisations import (
     ServiceFolder,
     ServiceKind,
     ServiceUser,
-    ask,
+    confirm,
     organisational,
     warn_of_end,
     write_service,
@@ -255,12 +254,8 @@ def agree(
         changes = new.lines()
     for line in changes:
         output.show(line)
-    if not yes and not sys.stdin.isatty():
-        raise InputError(
-            "the new agreement was not accepted: there is no terminal to ask on; review it, then pass --yes"
-        )
-    if not yes and ask("Take it on? [y/N]", "n").lower() not in ("y", "yes"):
-        raise InputError("the new agreement was not accepted")
+    if not yes:
+        confirm("Take it on?", "the new agreement was not accepted")
     if old is not None and old.joins(new):
         consent.carry_over(kit, old.fingerprint(), new.fingerprint())
     new.save(kit / "local")

@@ -44,11 +44,8 @@ def tidy_edges(
 ) -> tuple[NDArray[np.int64], Cleaning]:
     """Canonical edges [2, E], and what was tidied; needs little more memory than the result.
 
-    Args:
-        keys: ``u · N + v`` of every edge between two different nodes; changed in place.
-        self_loops: how many others there were.
-        num_nodes: N.
-        mutual: keep only edges that are given in both directions.
+    ``keys`` are ``u · N + v`` of every edge between two different nodes, and are changed in place; ``mutual`` keeps
+    only edges that are given in both directions.
     """
     total = len(keys)
     directed = distinct(keys)

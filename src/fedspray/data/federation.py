@@ -282,11 +282,7 @@ class Federation:
         return cls(name, clients, {**(settings or {}), **rule.settings(), "split_seed": seed})
 
     def check_labels(self, keep_split: bool = False) -> None:
-        """Refuses a federation without anything to learn from; it can still be inspected and cut.
-
-        Args:
-            keep_split: whether its own splits are used instead of new ones.
-        """
+        """Refuses a federation without anything to learn from, on its own or new splits; it can still be inspected."""
         if not any(client.graph.labelled.any() for client in self.clients):
             raise InputError(f"no client of {self.name} has a labelled node, but training needs at least one")
         if not keep_split:

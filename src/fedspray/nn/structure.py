@@ -75,10 +75,8 @@ def return_probabilities(
 ) -> NDArray[np.float64]:
     """[n, steps]: the diagonals of M, M² … M^steps; 0 for nodes without neighbours.
 
-    Args:
-        adjacency: [n, n], symmetric, without self-loops.
-        steps: T.
-        block_entries: bound on the entries of a dense block, and so on memory.
+    ``adjacency`` [n, n] is symmetric, without self-loops; ``block_entries`` bounds the entries of a dense block, and so
+    memory.
     """
     degrees = np.asarray(adjacency.sum(axis=1)).ravel()
     scale = np.divide(1, np.sqrt(degrees), out=np.zeros_like(degrees), where=degrees > 0)

@@ -51,9 +51,7 @@ class ComparisonResult:
     def save(self, folder: str | Path, *, settings: str = "") -> Path:
         """Writes comparison.json, .md, .tex, .csv and the pages; pages of an earlier comparison there are removed.
 
-        Args:
-            folder: a folder, new or not.
-            settings: how to rerun the rows, for a column of the CSV file.
+        ``settings`` says how to rerun the rows, for a column of the CSV file.
         """
         target = Path(folder)
         sheets, names = comparison_sheets(self.summary), page_names(list(self.pages))

@@ -97,14 +97,9 @@ class PersonalModel:
         known: Table | Sequence[Table] | None = None,
         only_new: bool = False,
     ) -> Predictions:
-        """Predictions with confidences, reasons, and each node's role in training.
+        """Predictions with confidences, reasons, and each node's role in training; arguments are those of `predict`.
 
-        Args:
-            data: as above.
-            train: as above.
-            edges: as above.
-            known: as above.
-            only_new: skip nodes of the graph it was trained on.
+        ``only_new`` skips nodes of the graph it was trained on.
         """
         asked = data if isinstance(data, Asked) else ask(self.task.schema, data, edges, known)
         graph, wanted = asked.graph, asked.wanted

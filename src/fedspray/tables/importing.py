@@ -129,16 +129,8 @@ def import_new(
 ) -> tuple[Imported, NDArray[np.bool_]]:
     """Reads rows for prediction: labels may be missing, and whose the rows are does not matter.
 
-    Args:
-        schema: resolved, as a model keeps it.
-        nodes: tables of the nodes to predict.
-        edges: tables of edges.
-        known: tables of further nodes, there for the sake of their edges.
-        memory: what the database may hold in memory.
-        on_progress: is told what is done.
-
-    Returns:
-        All nodes, and [N] which of them are to be predicted.
+    The schema is resolved, as a model keeps it; ``known`` are tables of further nodes, there for their edges.
+    Returns all nodes, and [N] which of them are to be predicted.
     """
     open_schema = replace(schema, split=SplitChoice(), nodes=replace(schema.nodes, client=None, files=()))
     if edges is None:
