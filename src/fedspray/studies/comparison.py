@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from statistics import fmean
 
 from fedspray.evaluation.metrics import METRICS
 from fedspray.files import Json
 from fedspray.runs.result import spread
 from fedspray.studies.cells import Row, by_place
-from fedspray.studies.statistics import COMPARED, Tally, bootstrap, holm, paired_t, wilcoxon
+from fedspray.studies.statistics import COMPARED, bootstrap, holm, paired_t, tally, wilcoxon
 
 TIE = 0.001
 """Accuracies that differ by no more than this are a tie."""
@@ -72,7 +71,7 @@ def _tests(group: Sequence[Row], reference: str, draws: int) -> list[Json]:
         lines: list[Json] = []
         for row in others:
             differences = _differences(row, base, metric)
-            interval = intervals.get((row.method, metric))
+            low, high = intervals.get((row.method, metric), (None, None))
             lines.append(
                 {
                     "dataset": row.dataset,
@@ -81,8 +80,8 @@ def _tests(group: Sequence[Row], reference: str, draws: int) -> list[Json]:
                     "metric": metric,
                     "pairs": len(differences),
                     "difference": fmean(differences) if differences else None,
-                    "low": None if interval is None else interval.low,
-                    "high": None if interval is None else interval.high,
+                    "low": low,
+                    "high": high,
                     "t_p": paired_t(differences),
                     "wilcoxon_p": wilcoxon(differences),
                 }
@@ -108,8 +107,8 @@ def _tallies(rows: Sequence[Row], reference: str) -> list[Json]:
                 {
                     "method": method,
                     "metric": metric,
-                    "clients": asdict(Tally.of(by_client, TIE)),
-                    "tables": asdict(Tally.of(by_place, TIE)),
+                    "clients": tally(by_client, TIE),
+                    "tables": tally(by_place, TIE),
                 }
             )
     return lines

@@ -7,7 +7,6 @@ asks whether it would persist with other nodes of the same clients.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,20 +25,11 @@ COMPARED = ("overall", "minority")
 _CHUNK = 100
 
 
-@dataclass(frozen=True)
-class Tally:
-    """How often a method is better than another, about equal, and worse."""
-
-    win: int = 0
-    tie: int = 0
-    loss: int = 0
-
-    @classmethod
-    def of(cls, differences: Sequence[float], margin: float) -> Tally:
-        """Counts differences above ``margin``, within it, and below ``-margin``."""
-        values = _without_rounding_errors(differences)
-        win, loss = int((values > margin).sum()), int((values < -margin).sum())
-        return cls(win, len(differences) - win - loss, loss)
+def tally(differences: Sequence[float], margin: float) -> dict[str, int]:
+    """How often a method is better than another by more than ``margin``, about equal, and worse."""
+    values = _without_rounding_errors(differences)
+    win, loss = int((values > margin).sum()), int((values < -margin).sum())
+    return {"win": win, "tie": len(differences) - win - loss, "loss": loss}
 
 
 def paired_t(differences: Sequence[float]) -> float | None:
@@ -91,14 +81,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-@dataclass(frozen=True)
-class Interval:
-    """The bounds of a percentile interval."""
-
-    low: float
-    high: float
-
-
 def bootstrap(
     tables: Mapping[str, Mapping[int, NodeTable]],
     reference: str,
@@ -106,7 +88,7 @@ def bootstrap(
     draws: int = 2000,
     level: float = 0.95,
     seed: int = 0,
-) -> dict[tuple[str, str], Interval]:
+) -> dict[tuple[str, str], tuple[float, float]]:
     """Intervals of each method's difference in accuracy to the reference, over other draws of the test nodes.
 
     Nodes are drawn with replacement inside every (client, class), from those that are a test node under any
@@ -121,7 +103,8 @@ def bootstrap(
         seed: of the draws.
 
     Returns:
-        By (method, metric); without methods that share no seed with the reference, and metrics without a node.
+        Both bounds by (method, metric); without methods that share no seed with the reference, and metrics without a
+        node.
     """
     anyone = next(iter(tables[reference].values()))
     used = np.zeros(len(anyone.test), dtype=np.bool_)
@@ -147,7 +130,7 @@ def bootstrap(
     drawn = {key: np.concatenate(parts) for key, parts in samples.items()}
     known = {key: values[np.isfinite(values)] for key, values in drawn.items()}
     bounds = {key: np.quantile(values, tails) for key, values in known.items() if len(values)}
-    return {key: Interval(float(low), float(high)) for key, (low, high) in bounds.items()}
+    return {key: (float(low), float(high)) for key, (low, high) in bounds.items()}
 
 
 def _columns(table: NodeTable, used: NDArray[np.bool_]) -> NDArray[np.float32]:
