@@ -6,6 +6,7 @@ They are between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; the rest
 from __future__ import annotations
 
 import csv
+import html
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,7 +140,7 @@ def _own(each: Argument) -> Sequence[str]:
     shown = each.show_default
     default = shown(each.field_info.default) if callable(shown) else shown or ""
     return (
-        f"`{_cell(name)}`",
+        _code(name),
         _cell(each.parameter.help or ""),
         "required" if each.required else _cell(str(default or "")),
     )
@@ -149,7 +150,12 @@ def _knob(knob: Knob) -> Sequence[str]:
     bounds = [(words, getattr(knob, key)) for key, (words, _) in LIMITS.items()]
     allowed = ", ".join(f"{words} {limit}" for words, limit in bounds if limit not in (None, inf))
     flag = f"{knob.flag} {knob.metavar or ''}".rstrip()
-    return f"`{_cell(flag)}`", _cell(knob.help), _cell(usual(knob) or ""), " or ".join(knob.choices or ()) or allowed
+    return _code(flag), _cell(knob.help), _cell(usual(knob) or ""), " or ".join(knob.choices or ()) or allowed
+
+
+def _code(text: str) -> str:
+    """Code inside a table: a bar between backticks would end the cell, or show its backslash."""
+    return f"<code>{html.escape(text).replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _cell(text: str) -> str:
