@@ -128,7 +128,8 @@ def _refuse_outside(name: str, value: Any, allowed: Mapping[str, Any]) -> None:
     bounds = " and ".join(f"{LIMITS[key][0]} {limit}" for key, limit in limits.items())
     if limits.keys() == {"least", "most"}:
         bounds = f"between {limits['least']} and {limits['most']}"
-    listed = " or ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
+    words = [*map(str, choices)]
+    listed = " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
     wanted = listed or ", or ".join([bounds, *also])
     raise InputError(f"{name} is {value!r}, but must be {wanted}")
 

@@ -136,8 +136,7 @@ class FedPub(Algorithm[ServerState, ClientState]):
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps from the client's own average."""
-        start, memory = part_of(message, "gnn"), client.gnn_optimizer
-        gnn, optimizer = self.fit(start, memory, batch, seed)
+        gnn, optimizer = self.fit(part_of(message, "gnn"), client.gnn_optimizer, batch, seed)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:

@@ -138,8 +138,7 @@ class FedGTA(Algorithm[ServerState, ClientState]):
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps from the client's own average, then moments and confidence of the trained model."""
-        start, memory = part_of(message, "gnn"), client.gnn_optimizer
-        gnn, optimizer = self.fit(start, memory, batch, seed)
+        gnn, optimizer = self.fit(part_of(message, "gnn"), client.gnn_optimizer, batch, seed)
         propagated = self._propagate(self.backbone.logits(gnn, batch).softmax(dim=1), batch)
         return ClientState(optimizer), {
             **prefixed("gnn", gnn),

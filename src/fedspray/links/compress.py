@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from fedspray.backbones.base import setting
-from fedspray.errors import InputError
 from fedspray.links.base import Link, Memory, Trip
 from fedspray.messages import key_of
 from fedspray.nn.tree import Message
@@ -41,14 +40,8 @@ class Compress(Link):
         **{f"*#{bits}": "as the key without the mark, rounded" for bits in (4, 8, 16)},
     }
 
-    up_bits: int = setting(8, "bits of a number on the way up: 4, 8, 16, or 32 (as it is)")
-    down_bits: int = setting(8, "bits of a number on the way down: 4, 8, 16, or 32 (as it is)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("up_bits", "down_bits"):
-            if getattr(self, name) not in BITS:
-                raise InputError(f"compress: {name} is {getattr(self, name)}, but must be one of {BITS}")
+    up_bits: int = setting(8, "bits of a number on the way up: 4, 8, 16, or 32 (as it is)", choices=BITS)
+    down_bits: int = setting(8, "bits of a number on the way down: 4, 8, 16, or 32 (as it is)", choices=BITS)
 
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
         """Rounds the change from what was received."""

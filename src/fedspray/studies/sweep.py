@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedspray.data.graph import repeated
 from fedspray.errors import InputError
 from fedspray.experiment import Data, data_knobs
 from fedspray.files import Json
@@ -35,7 +36,7 @@ def sweep_rows(study: Study, setting: str, values: Sequence[Any]) -> list[tuple[
             shown = changed.data.to_json()[setting] if setting in data_knobs() else changed.settings[setting]
             found.append((shown, changed))
     read = [shown for shown, _ in found[:: len(study.rows())]]
-    twice = next((shown for i, shown in enumerate(read) if shown in read[:i]), None)
+    twice = repeated(read)
     if twice is not None:
         raise InputError(f"{setting} has the value {twice} twice, but each may appear once")
     return found

@@ -6,7 +6,6 @@ in, so that new rows, or another organisation's, become the same columns.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from fedspray.data.graph import repeated
 from fedspray.errors import InputError, unknown
 from fedspray.tables.database import Database, literal, quoted
 from fedspray.tables.feature import REFUSE, Feature, natural
@@ -52,8 +52,7 @@ def expand(features: Sequence[Feature], columns: Sequence[str], where: str) -> l
                 raise InputError(f"{where}: {unknown('column in [[features]]', pattern, columns)}")
             taken.update(found)
             result += [replace(feature, columns=(name,)) for name in found]
-    titles = Counter(feature.title for feature in result if feature.kind != "drop")
-    twice = next((title for title, times in titles.items() if times > 1), None)
+    twice = repeated(feature.title for feature in result if feature.kind != "drop")
     if twice is not None:
         raise InputError(f"two features are called {twice!r}, but names must differ")
     return result
@@ -111,17 +110,13 @@ def encode(
     return Encoded(_stack(blocks, database.number("SELECT count(*) FROM nodes"), sparse), tuple(names), tuple(resolved))
 
 
-def _drop(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
-    return np.zeros((0, 0), np.float32), [], feature
-
-
 _KINDS: dict[str, Callable[[Database, Feature, Numbers], tuple[Block, list[str], Feature]]] = {
     "numeric": numeric,
     "date": date,
     "category": category,
     "set": word_set,
     "text": text,
-    "drop": _drop,
+    "drop": lambda database, feature, numbers: (np.zeros((0, 0), np.float32), [], feature),
 }
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedspray.data.graph import repeated
 from fedspray.errors import InputError
 from fedspray.tables.feature import Feature, natural
 from fedspray.tables.schema import Schema
@@ -129,8 +130,7 @@ def merge(schema: Schema, contributions: Sequence[Contribution]) -> Schema:
     """The schema with the scales, vocabularies and classes of all sites together."""
     if not contributions:
         raise InputError("no statistics are given, but at least one site's are needed")
-    sites = Counter(site.site for site in contributions)
-    twice = next((site for site, times in sites.items() if times > 1), None)
+    twice = repeated(site.site for site in contributions)
     if twice is not None:
         raise InputError(f"site {twice!r} contributes twice, but each site may contribute once")
     features = tuple(_agreed(feature, contributions) for feature in schema.features)
