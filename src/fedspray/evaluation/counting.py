@@ -56,7 +56,7 @@ DETAIL_KEYS: Mapping[str, Key] = {
         "how many test nodes have neighbours of their own class, or none at all",
     ),
     "evaluation.ranks": _count(
-        "per class, pairs of test nodes ranked rightly and all pairs (for the AUC)",
+        "per class, pairs of test nodes ranked correctly and all pairs (for the AUC)",
         "the label distribution of the test nodes, and how well they are told apart",
     ),
     "evaluation.precision": _count(

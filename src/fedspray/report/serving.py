@@ -141,7 +141,7 @@ def _metrics(state: Json) -> Iterator[str]:
     yield from gauge("rounds", "Rounds of the run.", {"": state.get("rounds")})
     accuracy = state.get("accuracy") or {}
     values = {f'{{nodes="{name}"}}': value for name, value in accuracy.items()}
-    yield from gauge("validation_accuracy", "Share of validation nodes that are predicted rightly.", values)
+    yield from gauge("validation_accuracy", "Share of validation nodes predicted correctly.", values)
     here = {"connected", "waited for", "left out", "trains"}
     values = {f'{{site="{row["name"]}"}}': row["state"] in here for row in sites}
     yield from gauge("site_connected", "Whether a site is connected.", values)

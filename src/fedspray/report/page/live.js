@@ -61,7 +61,7 @@
     return parts.join(" ") || state.state;
   };
   const subtitle = (state) => [state.name, state.state, state.seeds && state.seeds.length > 1 ? `seed ${state.seed} of ${state.seeds.length} seeds` : null,
-    state.bytes ? `${bytes(state.bytes.up)} sent by sites` : null, state.bytes && state.bytes.down !== undefined ? `${bytes(state.bytes.down)} sent to them` : null]
+    state.bytes ? `${bytes(state.bytes.up)} sent to the server` : null, state.bytes && state.bytes.down !== undefined ? `${bytes(state.bytes.down)} sent back` : null]
     .filter(Boolean).join(" · ");
 
   const draw = (id, title, traces) => {
