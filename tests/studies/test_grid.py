@@ -159,7 +159,11 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["metrics", "nodes", "test", "overall", "clients", "curves", "short", "minority", "minority_nodes"]
+    "part",
+    [
+        *("metrics", "nodes", "test", "overall", "clients", "curves", "short", "minority", "minority_nodes"),
+        *("train", "recall", "shape"),
+    ],
 )
 def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> None:
     (outcome,) = Grid([cell("local")], tmp_path).run()
@@ -168,6 +172,10 @@ def test_a_file_with_a_damaged_part_is_refused(part: str, tmp_path: Path) -> Non
         content["nodes"]["test"] = "AA=="
     elif part == "short":
         content["curves"]["val"]["loss"].pop()
+    elif part == "train":
+        del content["curves"]["train"]["overall"]
+    elif part == "shape":
+        content["nodes"]["counts"] = [counts[:-1] for counts in content["nodes"]["counts"]]
     elif part.startswith("minority"):
         del content["metrics"]["clients"]["bank_01"][part]
     elif part in content["metrics"]:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from fedspray import stored
 from fedspray.data.statistics import describe
 from fedspray.errors import InputError, unknown
@@ -156,12 +158,21 @@ def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str],
     """
     comparisons = {}
     for place, group in by_place(row for row in rows if row.results).items():
+        _check_same_nodes(group)
         methods = tuple(_method_of(row) for row in group)
         labels = [method.label for method in methods]
         wanted = reference if reference in labels and "local" not in labels else None
         statistics = describe(group[0].ended[0].federation()).to_json()
         comparisons[place] = Comparison(methods, statistics, _reference(methods, wanted))
     return comparisons
+
+
+def _check_same_nodes(rows: Sequence[Row]) -> None:
+    """Refuses cells on the same data whose nodes differ: one of them is damaged."""
+    tables = [(each.path, each.result.nodes.counts) for row in rows for each in row.ended if each.result is not None]
+    for file, counts in tables[1:]:
+        if not np.array_equal(counts, tables[0][1]):
+            raise InputError(f"{tables[0][0]} and {file} hold different nodes of the same data: remove the wrong one")
 
 
 def _read_settings(folder: Path) -> Json:

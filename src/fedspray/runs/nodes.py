@@ -91,11 +91,16 @@ class NodeTable:
     @classmethod
     def from_json(cls, content: Json) -> NodeTable:
         """Reads what `to_json` wrote."""
+        clients, majority = tuple(content["clients"]), np.array(content["majority"], dtype=np.int64)
         counts = np.array(content["counts"], dtype=np.int64)
+        if counts.shape != (len(clients), counts.shape[1], len(BUCKET_NAMES)) or (counts < 0).any():
+            raise ValueError(f"counts have shape {counts.shape}, or are negative")
+        if majority.shape != (len(clients),) or not ((majority >= NONE) & (majority < counts.shape[1])).all():
+            raise ValueError("majority must name a class for each client")
         test = _unpack(content["test"], int(counts.sum()))
         correct = np.zeros(len(test), dtype=np.bool_)
         correct[test] = _unpack(content["correct"], int(test.sum()))
-        return cls(tuple(content["clients"]), counts, np.array(content["majority"]), test, correct)
+        return cls(clients, counts, majority, test, correct)
 
     def _axis(self, axis: int) -> NDArray[np.int64]:
         return np.repeat(np.indices(self.counts.shape)[axis].ravel(), self.counts.ravel())

@@ -96,7 +96,7 @@ class CellResult:
             cell._check()
         except InputError as error:
             raise InputError(f"{error}: remove the file to run the cell again") from None
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise InputError(f"{path} is damaged: remove the file to run the cell again") from None
         return cell
 
@@ -107,10 +107,13 @@ class CellResult:
         for name in (*_WITHOUT_TEST, *(_OF_TEST if tested else ())):
             metrics[name]
         parts = [metrics["val"], *(metrics["clients"].values() if tested else ())]
-        curves = [self.content["curves"][part][name] for part in ("val", *(["test"] * tested)) for name in CURVES]
+        kept = {"val", *(["test"] * tested), *self.content["curves"]}
+        curves = [self.content["curves"][part][name] for part in kept for name in CURVES]
         if not all({"overall", "minority"} <= set(part) for part in parts) or {len(c) for c in curves} != {rounds}:
             raise KeyError
-        if tested and not self.nodes:
+        if tested and (
+            self.nodes.counts.shape[1] != len(metrics["recall"]) or not set(metrics["clients"]) <= {*self.nodes.clients}
+        ):
             raise KeyError
 
 
