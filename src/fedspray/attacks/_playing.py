@@ -25,7 +25,7 @@ from fedspray.runs.settings import resolve
 from fedspray.seeds import generator
 
 PROTECTIONS = ("", "noise sigma=0.1 clip=1", "dp epsilon=8", "secure-sum")
-"""What is attacked unless links are named: nothing in the way, and each protection by itself."""
+"""What is attacked unless links are named: no protection, and each protection by itself."""
 COLUMNS = ("algorithm", "link", "attack", "nodes", "measure", "value", "guess", "source")
 
 

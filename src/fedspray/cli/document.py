@@ -76,9 +76,9 @@ def _leaves() -> Iterator[Sequence[str]]:
         senders[field, key.text, key.told, key.reveals] = ["all"]
     for name in links.names():
         for field, reveals in links.find(name).adds.items():
-            senders[field, "", "each client's own", reveals] = [f"link {name}"]
+            senders[field, "added by the link", "each client's own", reveals] = [f"link {name}"]
     for field, reveals in HEAD.items():
-        senders[field, "", "each site's own", reveals] = ["all, between organisations"]
+        senders[field, "part of an answer", "each site's own", reveals] = ["all, between organisations"]
     for (field, *said), names in senders.items():
         yield f"`{field}`", ", ".join(names), *map(_cell, said)
 
@@ -90,10 +90,10 @@ def _attacks(attack: str, measure: str, nodes: str = "") -> str:
     found: dict[str, dict[str, str]] = {}
     for line in lines:
         if (line["attack"], line["measure"], line["nodes"].partition(".")[0]) == (attack, measure, nodes):
-            row = found.setdefault(line["algorithm"], {"source": f"`{line['source']}`", "guess": line["guess"]})
+            row = found.setdefault(line["algorithm"], {"source": line["source"], "guess": line["guess"]})
             other = f" ({_two(line['guess'])})" if _two(line["guess"]) != _two(row["guess"]) else ""
             row[line["link"]] = f"{_two(line['value'])}{other}"
-    titles = ("algorithm", "found from", "guess", *(link or "nothing in the way" for link in links))
+    titles = ("algorithm", "found from", "guess", *(link or "no protection" for link in links))
     rows = (
         (name, row["source"], _two(row["guess"]), *(row.get(link, "—") for link in links))
         for name, row in found.items()
