@@ -61,6 +61,7 @@ dist: $(STAMP) ## Build what a release hands out into dist/: wheel, source, a si
 	@build/site/bin/python -m pip install -q --no-deps --require-hashes -r requirements-site.txt
 	@build/site/bin/python -m pip install -q --no-deps $(DIST)/*.whl
 	@build/site/bin/fedspray --version
+	@build/site/bin/python -m pip uninstall -q -y pip
 	@$(BIN)/cyclonedx-py environment build/site --pyproject pyproject.toml --output-reproducible -o $(DIST)/sbom.cdx.json
 	@$(MAKE) --no-print-directory sums
 
