@@ -166,5 +166,8 @@ def test_one_run_through_all_of_it(federation: Federation) -> None:
     assert order == sorted(order)
     ended = [event["what"] for event in read_events(folder) if event["event"] == "job ended"]
     assert any("server was restarted" in what for what in ended), ended
+    refused = [event for event in read_events(project / "kits" / "server") if event["event"] == "refused"]
+    honest = [event for event in refused if event["sender"].partition(" ")[0] in now and "sm__" in event["what"]]
+    assert honest == [], "jobs that end are no reason for an alarm"
     ledger = json.loads(fedspray("site", "ledger", kit(place, NEW), "--json").communicate()[0])
     assert 0 < ledger["runs"]["year"]["answers"] < ROUNDS + 2
