@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import io
 import json
 import os
@@ -165,7 +166,7 @@ def damage_json(draw: random.Random, data: bytes) -> bytes:
             if draw.random() < 0.25:
                 del owner[key]
             else:
-                owner[key] = draw.choice([value for value in NONSENSE if value != "\ud800"])
+                owner[key] = copy.deepcopy(draw.choice([value for value in NONSENSE if value != "\ud800"]))
     if sealed is not None and draw.random() < 0.5:
         content = files.seal(content)
     lines[place] = json.dumps(content)
