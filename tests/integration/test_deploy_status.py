@@ -124,7 +124,7 @@ def test_a_kit_that_is_read_only_where_nothing_is_kept(place: Path, tmp_path: Pa
             kept.chmod(0o500)
             refused = start(kit)
             assert refused.returncode == 2
-            assert f"{kept} cannot be written to" in " ".join(refused.stderr.split())
+            assert refused.stderr.startswith(f"error: {kept} ")
             kept.chmod(0o700)
         (kit / "startup" / "client.key").chmod(0o440)
         refused = start(kit)
