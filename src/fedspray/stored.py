@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Required
+from typing import Annotated, Any, Required
 
+from annotated_types import Ge
 from typing_extensions import TypedDict
 
 from fedspray import files
@@ -73,6 +74,12 @@ class Seed(Part, total=False):
     against_local: dict[str, dict[str, Any]]
 
 
+class Federated(TypedDict, total=False):
+    """What a run was on, in short."""
+
+    num_clients: Required[Annotated[int, Ge(1)]]
+
+
 class Header(TypedDict, total=False):
     """What settings and results say of a run."""
 
@@ -83,7 +90,7 @@ class Header(TypedDict, total=False):
     backbone_of: dict[str, str]
     link: list[str]
     settings: Required[dict[str, Any]]
-    federation: Required[dict[str, Any]]
+    federation: Required[Federated]
     device: str
 
 
@@ -217,7 +224,7 @@ class Description(TypedDict, total=False):
     """``federation.json``."""
 
     name: Required[str]
-    num_clients: Required[int]
+    num_clients: Required[Annotated[int, Ge(1)]]
     num_features: Required[int]
     num_classes: Required[int]
     class_names: list[str] | None
@@ -257,7 +264,7 @@ class Cell(TypedDict, total=False):
     algorithm: Required[str]
     backbone: Required[str]
     settings: Required[dict[str, Any]]
-    federation: Required[dict[str, Any]]
+    federation: Required[Federated]
     graphs: Required[str]
     versions: Required[dict[str, str]]
     finished: Required[str]

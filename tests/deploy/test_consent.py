@@ -10,20 +10,23 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import torch
 from sites import Crash, Sites
 from toys import ragged_federation
 
 from fedspray.cli.main import run_command
 from fedspray.deploy import ledger
-from fedspray.deploy.agreement import Agreement
+from fedspray.deploy.agreement import Agreement, Refused
 from fedspray.deploy.messages import wire
 from fedspray.deploy.messages.wire import CONSENT, Ask, Reply, freeze, hold, thaw
 from fedspray.deploy.site import consent, policy, run
 from fedspray.deploy.site.handler import RequestHandler
+from fedspray.deploy.site.kit import Site
 from fedspray.deploy.site.policy import Offer, Policy
 from fedspray.engine.worker import Request
 from fedspray.errors import InputError, MissingDataError, RunStopped
 from fedspray.experiment import RunSettings
+from fedspray.runs.settings import resolve
 
 SITE = "client_01"
 OFFER = Offer("run", "f" * 64, "fedavg", 10, 1000, 2.0)
@@ -273,6 +276,30 @@ def test_a_run_with_dp_spends_what_its_offer_says(tmp_path: Path) -> None:
     assert policy.spent(kit) == pytest.approx(offer["epsilon"])
     answers = [line for line in ledger.read_answers(kit) if line["run"] == "run"]
     assert sum(line["bytes"] for line in answers) < offer["bytes"]
+
+
+def test_with_dp_a_round_is_answered_for_one_message(tmp_path: Path) -> None:
+    """The same noise under another message would give the data away; after a restart too."""
+    federation = ragged_federation()
+    settings = RunSettings(algorithm="fedavg", values={"rounds": 2}, link=("dp noise=5 clip=1",))
+    agreement = Agreement(federation.roster, settings)
+    Sites(tmp_path, federation, agreement)
+    algorithm = resolve(settings).for_clients(agreement.roster)[1]
+    message = algorithm.broadcast(algorithm.init_server(agreement.roster.task, 0), [1])
+    ask = Ask(0, Request(1, evaluate=False), message)
+
+    def answer(wanted: Ask) -> Reply:
+        site = run.SiteRun(Site.open(tmp_path / SITE), "run", agreement.fingerprint())
+        try:
+            return site.answer(wanted)
+        finally:
+            site.close()
+
+    one, two = (answer(each).uplink for each in (ask, replace(ask, request=replace(ask.request, from_round=0))))
+    assert one
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    with pytest.raises(Refused, match="round 1 for another message"):
+        answer(replace(ask, message={name: value + 1 for name, value in message.items()}))
 
 
 def test_what_accept_all_writes_can_be_read_with_every_limit(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def greeted(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[in
     for owner, name in OTHERS:
         monkeypatch.setattr(owner, name, getattr(owner, name))  # put back at the end
     guard = SimpleNamespace(fault_of_connection=lambda *_: fault, is_server=False, refuse=lambda *_: None)
+    guard.is_news = lambda *_: True
     monkeypatch.setattr(patches, "_sender", lambda *_: "")
     monkeypatch.setattr(patches, "close", lambda connection, _: connection.close())
     patches._guard_connections(guard)  # type: ignore[arg-type]

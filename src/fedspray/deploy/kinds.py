@@ -153,6 +153,8 @@ class Secret(TypedDict):
     secret: int
 
 
+Answered = dict[str, str]
+"""``answered.json`` of a run at a site: by round, the sha256 of what it was answered for."""
 Released = dict[str, list[int]]
 """``released.json`` of a run at a site: by sum, the clients for which shares were given."""
 

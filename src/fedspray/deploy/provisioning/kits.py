@@ -169,6 +169,7 @@ def place_server(kit: Path) -> None:
 def update_paths(kit: Path) -> None:
     """Has a kit that an older version made name our classes by where they are now."""
     file = kit / "local" / "resources.json"
+    files.read_json(file, "a start-up kit")  # or the sentence that says why not
     old = new = file.read_text()
     for former, path in FORMER.items():
         new = new.replace(f'"{former}"', f'"{path}"')

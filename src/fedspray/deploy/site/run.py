@@ -8,6 +8,7 @@
     KIT/models/RUN/seed-0.figures.json          with secure-sum or dp: this site's test figures, which nobody else has
     KIT/state/RUN/seed-0/released.json          with secure-sum: for which lists of sites each round was opened
     KIT/state/RUN/seed-0/secret.json            with links that add noise: what it is drawn from
+    KIT/state/RUN/seed-0/answered.json          with dp: the hash of the message that each round was answered for
     KIT/state/RUN/consent.json                  whether this site takes part: see `fedspray.deploy.site.consent`
     KIT/state/RUN/peers.json                    with secure-sum: fingerprints of the other sites' keys
 """
@@ -18,6 +19,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -28,7 +30,7 @@ from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Refused, check_name
 from fedspray.deploy.locks import Lock
 from fedspray.deploy.messages.schema import MessageSchema, difference
-from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Reply, hold
+from fedspray.deploy.messages.wire import CONSENT, SUM, Ask, Reply, freeze, hold
 from fedspray.deploy.site import consent
 from fedspray.deploy.site.identity import CertificateIdentity
 from fedspray.deploy.site.kit import Site
@@ -49,7 +51,7 @@ from fedspray.nn.tree import Message
 from fedspray.runs import benefit, store
 from fedspray.runs.models import PersonalModel
 
-RELEASED, PEERS, SECRET = "released.json", "peers.json", "secret.json"
+RELEASED, PEERS, SECRET, ANSWERED = "released.json", "peers.json", "secret.json", "answered.json"
 LOOK_EVERY = 0.5
 """Seconds between looks for a person's answer."""
 
@@ -110,6 +112,8 @@ class SiteRun:
         if self._party is not None and ask.step != SUM:
             return Reply(self._party.handle(str(ask.step), ask.guard))
         request, message = ask.request, ask.message
+        if request.train and self._agreement.resolved.spent(request.round_index):
+            self._answer_once(ask)
         if self._links is not None and not request.detail:
             message = self._received(message, request.round_index)
         wanted = () if request.detail else self._downlink
@@ -252,6 +256,23 @@ class SiteRun:
             with files.private_files():
                 files.write_json(file, {"secret": secrets.randbits(128)})
         return int(stored.read(file, kinds.Secret)["secret"])
+
+    def _answer_once(self, ask: Ask) -> None:
+        """Where privacy is counted, a round is answered for one message: its noise is the same each time it is asked.
+
+        Two answers with the same noise would differ by the data alone.
+        """
+        file, request = self._folder(ask.seed) / ANSWERED, ask.request
+        answered = stored.read(file, kinds.Answered) if file.exists() else {}
+        last_known = request.round_index - 1 if request.from_round is None else request.from_round
+        content = freeze(replace(ask, guard={}).pack()[1])
+        digest = sha256(f"{last_known} ".encode() + content).hexdigest()
+        if answered.setdefault(str(request.round_index), digest) != digest:
+            raise Refused(
+                f"{self._site.name} has answered round {request.round_index} for another message, "
+                "and a second answer would spend more privacy than was agreed"
+            )
+        files.write_json(file, answered)
 
     def _folder(self, seed: int) -> Path:
         folder = self._state / f"seed-{seed}"
