@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Required
 
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict
 
 from fedspray import files
@@ -102,7 +102,7 @@ class Run(TypedDict, total=False):
     preset: str | None
     values: Required[dict[str, Any]]
     backbone_of: dict[str, str]
-    seeds: Required[list[int]]
+    seeds: Required[Annotated[list[int], MinLen(1)]]
     keep_split: bool
     baseline: str | None
     dtype: str
@@ -165,7 +165,7 @@ class Result(Header, total=False):
 
     benefit: Benefit
 
-    seeds: Required[list[SeedOfResult]]
+    seeds: Required[Annotated[list[SeedOfResult], MinLen(1)]]
     overall: Required[Spread]
     minority: Required[Spread]
 
@@ -228,6 +228,8 @@ class Description(TypedDict, total=False):
     num_features: Required[int]
     num_classes: Required[int]
     class_names: list[str] | None
+    total_nodes: Required[int]
+    total_edges: Required[int]
     clients: Required[list[OfFederation]]
     label_counts: list[int]
     settings: dict[str, Any]
@@ -264,7 +266,7 @@ class Cell(TypedDict, total=False):
     algorithm: Required[str]
     backbone: Required[str]
     settings: Required[dict[str, Any]]
-    federation: Required[Federated]
+    federation: Required[dict[str, Any]]
     graphs: Required[str]
     versions: Required[dict[str, str]]
     finished: Required[str]
