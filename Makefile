@@ -37,7 +37,7 @@ test-slow: $(STAMP) ## Run the slow tests; federations of real processes one at 
 test-nightly: $(STAMP) ## Run the tests that take minutes: federations whose processes are killed
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -m nightly
 
-torture: $(STAMP) ## Feed 10,000 malformed inputs to every reader and flag: half an hour
+torture: $(STAMP) ## Feed 10,000 malformed inputs to every reader and flag: ten minutes
 	@$(ONE_THREAD) $(BIN)/python tests/torture.py --count 10000
 
 bench: $(STAMP) ## Measure what a round costs, for a few hours (`fedspray bench --quick`: a minute)
