@@ -63,6 +63,7 @@ def start(kit: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.nightly
 def test_the_states_of_a_site(place: Path) -> None:
     site, server, foreign = place / "own/kits/bank_00", place / "own/kits/server", place / "foreign/kits/server"
     assert status(site) == ("stopped", 3, None)

@@ -56,7 +56,13 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whole_group", [True, False], ids=["all processes", "the parent alone"])
+@pytest.mark.parametrize(
+    "whole_group",
+    [
+        pytest.param(True, id="all processes", marks=pytest.mark.nightly),
+        pytest.param(False, id="the parent alone"),
+    ],
+)
 def test_kill_and_start_again(tmp_path: Path, untouched: dict[str, Any], whole_group: bool) -> None:
     broken = tmp_path
     process = start(broken)

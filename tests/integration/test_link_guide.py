@@ -106,7 +106,7 @@ def test_a_package_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "runs" / "b").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_between_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over NVFlare, with the link installed but no part of fedspray: the bits of one process."""
     write_guide(tmp_path)
