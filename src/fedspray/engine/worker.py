@@ -48,6 +48,11 @@ class Request:
     """The last round of this client that the server knows of, if not the one before: what the client did
     since (an answer that came too late) is forgotten."""
 
+    @property
+    def last_known(self) -> int:
+        """The round that this one continues from."""
+        return self.round_index - 1 if self.from_round is None else self.from_round
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -112,10 +117,9 @@ class Worker:
 
     def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
         """Answers a request: the algorithm's uplink and, separately, the evaluation counts."""
-        last_known = request.round_index - 1 if request.from_round is None else request.from_round
-        before = self.memory_at(last_known)
+        before = self.memory_at(request.last_known)
         # A report trains nothing, so the last round's state stays, in case the server fails and asks for both again.
-        kept = self.memory_at(min(last_known, request.round_index - 2)) if request.detail else before
+        kept = self.memory_at(min(request.last_known, request.round_index - 2)) if request.detail else before
         self._memories = [before] if kept is before else [kept, before]
         state, candidate, best = before.state, before.candidate, _better(before, request.best_round)
         message = tree.to(message, self._device)

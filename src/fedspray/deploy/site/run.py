@@ -126,8 +126,7 @@ class SiteRun:
         if self._hides_evaluation:
             counts = blank(counts)
         if self._links is not None and uplink:
-            last_known = request.round_index - 1 if request.from_round is None else request.from_round
-            uplink = self._links.send(uplink, request.round_index, last_known)
+            uplink = self._links.send(uplink, request.round_index, request.last_known)
         self._remember(ask.seed, worker)
         model = self._keep_model(ask.seed, worker) if ask.request.detail else None
         if self._hides_evaluation:
@@ -264,9 +263,8 @@ class SiteRun:
         """
         file, request = self._folder(ask.seed) / ANSWERED, ask.request
         answered = stored.read(file, kinds.Answered) if file.exists() else {}
-        last_known = request.round_index - 1 if request.from_round is None else request.from_round
         content = freeze(replace(ask, guard={}).pack()[1])
-        digest = sha256(f"{last_known} ".encode() + content).hexdigest()
+        digest = sha256(f"{request.last_known} ".encode() + content).hexdigest()
         if answered.setdefault(str(request.round_index), digest) != digest:
             raise Refused(
                 f"{self._site.name} has answered round {request.round_index} for another message, "
