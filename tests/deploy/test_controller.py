@@ -116,7 +116,9 @@ class Asking(Controller):
         (name,) = targets
         self.asked.append((name, task.data["head"]["turn"]))
         self.waited_for.append(read_progress(self._folder).get("waiting_for"))
-        threading.Timer(self._starts.pop(name, 0.0), self._take_up, [task, name]).start()
+        start = threading.Timer(self._starts.pop(name, 0.0), self._take_up, [task, name])
+        start.daemon = True
+        start.start()
 
     def _take_up(self, task: Task, name: str) -> None:
         task.before_task_sent_cb(ClientTask(Client(name, ""), task), self._context)
@@ -186,6 +188,27 @@ def test_a_site_that_starts_slowly_has_its_time_from_then_on(tmp_path: Path) -> 
     controller = Asking(tmp_path, {"late": [UNDECIDED, GOOD], "quick": [GOOD]}, {"late": 0.2 + GRACE - 0.05})
     assert controller.ask() == {}
     assert controller.asked[-1] == ("late", 2)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_run_that_goes_on_waits_for_a_site_that_is_starting(tmp_path: Path) -> None:
+    """For longer than the grace time, which would leave it out of the first rounds."""
+    controller = Asking(tmp_path, {"quick": [GOOD], "starting": [GOOD]}, {"starting": LATER})
+    (tmp_path / "seed-0" / "checkpoint.safetensors").touch()
+    began = time.monotonic()
+    assert controller.ask() == {}
+    assert time.monotonic() - began > LATER > GRACE
+
+
+@pytest.mark.usefixtures("short")
+def test_a_site_that_never_starts_is_not_waited_for_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controllers, "STARTING", LATER)
+    controller = Asking(tmp_path, {"quick": [GOOD], "dead": []}, {"dead": 60.0})
+    began = time.monotonic()
+    assert controller.ask() == {"dead": (NOT_SAID, ABSENT)}
+    assert LATER < time.monotonic() - began < 10.0
 
 
 @pytest.mark.usefixtures("short")

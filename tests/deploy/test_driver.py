@@ -1,4 +1,4 @@
-"""What the driver says of a job that ended."""
+"""For whom the driver waits, and what it says of a job that ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from fedspray.deploy import ledger
-from fedspray.deploy.operations.driver import why_ended
+from fedspray.deploy.operations.driver import RETURNING, time_to_come, why_ended
 
 JOB = {"id": "12", "time": 1000.0}
 
@@ -19,6 +19,22 @@ JOB = {"id": "12", "time": 1000.0}
 def why(server: Path, progress: dict[str, Any], *, started: float = 0.0) -> str:
     session: Any = SimpleNamespace(started=lambda: started, status=lambda job: "FINISHED:ODD")
     return why_ended(JOB, progress, server, session)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "started", "grace", "seconds"),
+    [
+        ([], 1030.0, 4.0, 4.0),  # a new run
+        ([JOB], 900.0, 4.0, 4.0),  # the job ended, the server did not
+        ([JOB], 1030.0, 4.0, RETURNING),  # sites must find the server again
+        ([JOB], 1030.0, 2 * RETURNING, 2 * RETURNING),
+    ],
+)
+def test_sites_have_longer_to_come_after_a_restart(
+    jobs: list[dict[str, Any]], started: float, grace: float, seconds: float
+) -> None:
+    session: Any = SimpleNamespace(started=lambda: started)
+    assert time_to_come(jobs, session, grace) == seconds
 
 
 def test_the_best_known_reason(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from fedspray.deploy.locks import PID_FILE
 from fedspray.deploy.operations import processes
 from fedspray.errors import InputError
 
-LISTENS = "import socket, time; s = socket.socket(); s.bind(('localhost', 0)); s.listen(); time.sleep(60)"
+SOCKET = "from fedspray.deploy.network.sockets import new_folder; at = str(new_folder() / 'job')"
+LISTENS = f"{SOCKET}; import socket, time; s = socket.socket(socket.AF_UNIX); s.bind(at); s.listen(); time.sleep(60)"
 SLEEPER = "[sys.executable, '-c', 'import time; time.sleep(60)']"
 PARENT = f"import os, sys; os.posix_spawn(sys.executable, {SLEEPER}, os.environ); {LISTENS}"
 FAILS = "print('INFO - all is well'); raise ValueError('no such thing')"
@@ -36,6 +37,16 @@ class Kit:
         self.runs(LISTENS)
         monkeypatch.setenv("PYTHONPATH", f"{self._code}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         monkeypatch.setattr(processes, "command", self.command)
+
+    def start(self) -> int:
+        """Its process, which listens."""
+        began = time.monotonic()
+        said = processes.start_and_watch(self.folder)
+        assert time.monotonic() - began < processes.PATIENCE, "it waited although the process listens"
+        pid = processes.running(self.folder)
+        assert said == f"runs as process {pid}; its log is {self.folder / processes.LOG_FILE}"
+        assert pid is not None
+        return pid
 
     def forget(self) -> subprocess.Popen[bytes]:
         """What another command would see, one that did not start the process; returns the process."""
@@ -70,7 +81,7 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
 
 def test_one_process_at_a_time(kit: Kit) -> None:
     assert processes.running(kit.folder) is None
-    pid = processes.start_and_watch(kit.folder)
+    pid = kit.start()
     assert processes.running(kit.folder) == pid
     child = kit.forget()
     assert processes.running(kit.folder) == pid
@@ -86,7 +97,7 @@ def test_one_process_at_a_time(kit: Kit) -> None:
 
 @pytest.mark.slow
 def test_the_second_of_two_that_start_at_once_gives_up(kit: Kit) -> None:
-    pid = processes.start_and_watch(kit.folder)
+    pid = kit.start()
     late = subprocess.run(kit.command(kit.folder), capture_output=True, text=True, check=False)
     assert late.returncode == 2
     assert late.stderr.strip() == f"error: {kit.folder.resolve()} is running already, as process {pid}"
@@ -102,16 +113,22 @@ def test_a_number_that_is_left_over_is_no_process(kit: Kit) -> None:
 
 def test_a_job_process_that_is_left_over_does_not_keep_the_kit(kit: Kit) -> None:
     kit.runs(PARENT)
-    pid = processes.start_and_watch(kit.folder)
+    pid = kit.start()
     (job,) = processes.job_processes(kit.folder)
     try:
         os.kill(pid, signal.SIGKILL)
         kit.forget().wait()
         assert psutil.pid_exists(job)
         assert processes.running(kit.folder) is None
-        assert processes.start_and_watch(kit.folder) != pid
+        assert kit.start() != pid
     finally:
         os.kill(job, signal.SIGKILL)
+
+
+def test_a_process_that_does_not_listen_is_told(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+    kit.runs("import time; time.sleep(60)")
+    assert ", but is not ready after 1 s; its log is " in processes.start_and_watch(kit.folder)
 
 
 def test_an_early_end_is_told_with_its_reason(kit: Kit) -> None:
@@ -123,7 +140,7 @@ def test_an_early_end_is_told_with_its_reason(kit: Kit) -> None:
 
 
 def test_a_kit_that_is_moved_is_found_again(kit: Kit) -> None:
-    pid = processes.start_and_watch(kit.folder)
+    pid = kit.start()
     assert not processes.was_moved(kit.folder)
     moved = kit.folder.rename(kit.folder.with_name("moved"))
     child = kit.forget()

@@ -79,7 +79,7 @@ def test_from_zip_files_to_a_result(place: Path) -> None:
         assert "num_train" in found["fields_up"]
     say("deploy", "start", project)
     for site in SITES:
-        say("site", "start", kit(place, site), "--accept-all")
+        assert "not ready" not in say("site", "start", kit(place, site), "--accept-all")
 
     # The coordinator goes home; the run does not care, and another terminal comes back to it.
     driver = fedspray("deploy", "run", project, "--run", "first", "--json")

@@ -191,9 +191,7 @@ def start(folder: ProjectFolder, /, *, foreground: Foreground = False) -> None:
         processes.check_port(project.address.host, project.address.port)
     if foreground:
         processes.replace_this_process(project.server)
-    pid = processes.start_and_watch(project.server, port=project.address.port)
-    log = project.server / processes.LOG_FILE
-    Output().note(f"the server runs as process {pid} on port {project.address.port}; its log is {log}")
+    Output().note(f"the server {processes.start_and_watch(project.server, port=project.address.port)}")
 
 
 @organisational

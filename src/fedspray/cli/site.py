@@ -138,8 +138,7 @@ def start(
         Output().note(f"each run waits for your answer: fedspray site runs {kit} (or start with --accept-all)")
     if foreground:
         processes.replace_this_process(kit, site.threads)
-    pid = processes.start_and_watch(kit, site.threads)
-    Output().note(f"{site.name} runs as process {pid}; its log is {kit / processes.LOG_FILE}")
+    Output().note(f"{site.name} {processes.start_and_watch(kit, site.threads)}")
 
 
 @organisational

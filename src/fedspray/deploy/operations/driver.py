@@ -36,6 +36,8 @@ ASK_EVERY = 1.0
 """Seconds between questions to the server."""
 PATIENCE = 20.0
 """Seconds that a job may have no process at the server before it is given up."""
+RETURNING = 60.0
+"""Seconds in which sites find a server that was restarted, and are registered there again."""
 SLOW = 5.0
 """Seconds of waiting for some of the sites that are worth a word."""
 MAX_ATTEMPTS = 5
@@ -194,7 +196,7 @@ class Driver:
         # A job of a server that was killed keeps its status, but has no process.
         if job in session.running():
             return False
-        return time.monotonic() - self._alive > PATIENCE or self._jobs()[-1]["time"] < session.started()
+        return time.monotonic() - self._alive > PATIENCE or _is_from_before(self._jobs()[-1], session)
 
     def _named(self, sites: Sequence[str]) -> str:
         """Sites, and for those that lost their connection, when."""
@@ -223,14 +225,14 @@ class Driver:
         self._say("submitted", f"submitted{again} as job {name}")
 
     def _sites_are_ready(self) -> bool:
-        """All sites answer; or enough do, and the others had the grace time to come."""
+        """All sites answer; or enough do, and the others had the time to come: longer if the server was restarted."""
         answering = self._open().sites()
         missing = [name for name in self._sites if name not in answering]
         busy = [name for name in self._sites if answering.get(name)]
         if not missing:
             return not busy or self._waited(5.0)
         enough = len(self._sites) - len(missing) >= self._min_sites()
-        if enough and self._waited(self._project.grace):
+        if enough and self._waited(time_to_come(self._jobs(), self._open(), self._project.grace)):
             self._say("absent", f"beginning without {self._named(missing)}", missing)
             return True
         needed = "" if enough else f" (at least {self._min_sites()} sites are needed)"
@@ -296,6 +298,11 @@ class Driver:
             write_event(self._folder, event, ", ".join(sites) or "coordinator", sentence)
 
 
+def time_to_come(jobs: Sequence[Json], session: AdminSession, grace: float) -> float:
+    """Seconds that sites have to connect before a job begins without them."""
+    return max(grace, RETURNING) if jobs and _is_from_before(jobs[-1], session) else grace
+
+
 def why_ended(job: Json, progress: Json, server: Path, session: AdminSession) -> str:
     """Why a job ended, at which site, and when; NVFlare's own word if nothing better is known."""
     name, own = job["id"], progress if progress.get("job") == job["id"] else {}
@@ -305,11 +312,16 @@ def why_ended(job: Json, progress: Json, server: Path, session: AdminSession) ->
         if event["event"] == JOB_ENDED and f"job {name}:" in event["what"]:
             code = event["what"].rpartition(" ")[2]
             return f"the job process of {root_of(event['sender'])} ended (exit code {code}) at {event['time']}"
-    if job["time"] < session.started():
+    if _is_from_before(job, session):
         return f"the server was restarted at {_moment(session.started())}"
     if own.get("state") == "running":
         return f"the server's job process ended after {_moment(own['time'])}"
     return f"NVFlare says {session.status(name)}"
+
+
+def _is_from_before(job: Json, session: AdminSession) -> bool:
+    """Whether the server was restarted since it got a job."""
+    return bool(job["time"] < session.started())
 
 
 def _moment(seconds: float) -> str:

@@ -65,16 +65,21 @@ def start(kit: Path, threads: int = 1) -> int:
     return process.pid
 
 
-def start_and_watch(kit: Path, threads: int = 1, port: int | None = None) -> int:
-    """Starts a kit and looks after it until it listens, at a port or at all; an early end is told with its reason."""
+def start_and_watch(kit: Path, threads: int = 1, port: int | None = None) -> str:
+    """Starts a kit and looks after it until it listens, at a port or for its jobs; returns what to tell of it.
+
+    An early end is told with its reason.
+    """
     log = kit / LOG_FILE
     before = log.stat().st_size if log.exists() else 0
     pid = start(kit, threads)
     process, deadline = _children[kit.resolve()], time.monotonic() + PATIENCE
-    while process.poll() is None and not _listens(pid, port) and time.monotonic() < deadline:
+    while process.poll() is None and not (listens := _listens(pid, port)) and time.monotonic() < deadline:
         time.sleep(0.1)
     if process.poll() is None:
-        return pid
+        where = "" if port is None else f" on port {port}"
+        late = "" if listens else f", but is not ready after {PATIENCE:.0f} s"
+        return f"runs as process {pid}{where}{late}; its log is {log}"
     with log.open("rb") as stream:
         stream.seek(before)
         reason = last_words(stream.read().decode(errors="replace"))
@@ -164,11 +169,14 @@ def _prepare(kit: Path) -> list[str]:
 
 
 def _listens(pid: int, port: int | None) -> bool:
+    """Whether a process listens at a port; or without one, as sites do, at a socket for its jobs."""
     try:
-        connections = psutil.Process(pid).net_connections(kind="tcp")
+        connections = psutil.Process(pid).net_connections(kind="unix" if port is None else "tcp")
     except psutil.Error:
         return False
-    return any(each.status == psutil.CONN_LISTEN and port in (None, each.laddr.port) for each in connections)
+    if port is None:
+        return any(sockets.PREFIX in each.laddr for each in connections)
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
 
 
 def family(pid: int) -> list[psutil.Process]:

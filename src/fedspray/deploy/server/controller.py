@@ -34,6 +34,8 @@ POLL = 0.02
 """Seconds between looks at the task list."""
 MOMENT = 0.5
 """Seconds in which a site that is in the job fetches its task for certain."""
+STARTING = 60.0
+"""Seconds in which the job process of a connected site starts and fetches its first question."""
 PACE = 5.0
 """Seconds between two questions whether a site takes part, at least: a site that does not wait for its person itself
 must not keep the server busy."""
@@ -147,8 +149,8 @@ class RunController(Controller):  # type: ignore[misc]
     def _ask_consent(self, sites: list[str], seed: int, folder: Path) -> None:
         """Asks who takes part. A new run waits for who has not decided; one that is under way for the grace time.
 
-        Who does not answer at all is not waited for: a site holds its answer back for a while only. Nor is who is shut
-        out meanwhile.
+        Both wait for sites whose job process is still starting, but not for a site that took up the question and stays
+        silent (it holds its answer back for a while only), nor for one that is shut out meanwhile.
         """
         begun = any(folder.glob("seed-*/checkpoint*")) or any(folder.glob("seed-*/result.json"))
         turn, since = 0, time.time()
@@ -238,7 +240,8 @@ class RunController(Controller):  # type: ignore[misc]
                 exchange, shut_out = self._exchange, self._shut_out() if asking else ()
                 missing = [name for name in names if name not in exchange.arrived and name not in shut_out]
                 # Who has not even fetched the first question of consent is starting: no person is waited for.
-                awaited = [name for name in missing if not asking or again or name in exchange.fetched]
+                starting = [name for name in missing if asking and not again and name not in exchange.fetched]
+                awaited = [name for name in missing if name not in starting]
                 fetched = max(exchange.fetched.values(), default=began) if asking else began
                 gone = all(name in self._absent and name not in exchange.fetched for name in missing)
                 settled = quorum.is_settled(exchange.arrived)
@@ -250,7 +253,8 @@ class RunController(Controller):  # type: ignore[misc]
             if settled:
                 settled_since = settled_since or now
                 # A site that did not even fetch its last task is gone: it is given a moment, not the grace time.
-                if now - max(settled_since, fetched) > (min(grace, MOMENT) if gone else grace):
+                over = now - max(settled_since, fetched) > (min(grace, MOMENT) if gone else grace)
+                if over and not (starting and now - began < STARTING):
                     break
             if awaited != shown and now - began > 1.0:
                 self._recorder.show(waiting_for=awaited, **({} if shown else {"waiting_since": time.time()}))
