@@ -110,6 +110,7 @@ def test_every_pair_is_named_once(num_nodes: int) -> None:
         ({"minority_ratio": 0.0}, r"\(q\) is 0.0"),
         ({"minority_ratio": 1.5}, r"\(q\) is 1.5"),
         ({"separation": -1.0}, "separation is -1.0"),
+        ({"separation": 1e308}, r"separation is 1e\+308"),
         ({"degree": -1.0}, "degree is -1.0"),
         ({"degree": float("inf")}, "degree is inf"),
         ({"degree": 50.0, "num_nodes": 80}, "clients of 20 nodes"),

@@ -56,7 +56,7 @@ class Banks(ClientGraphs):
     )
     minority_ratio: float = knob(0.25, "minority nodes per majority node, q")
     separation: float = knob(
-        2.0, "distance between the means of two classes, in standard deviations", least=0, below=math.inf
+        2.0, "distance between the means of two classes, in standard deviations", least=0, most=1_000_000
     )
 
     def __post_init__(self) -> None:
