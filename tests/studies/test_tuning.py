@@ -55,6 +55,7 @@ def test_shared_settings_are_the_best_on_average_and_then_each_method_has_its_ow
                 "seeds": 2,
                 "tune": {
                     "seeds": [7, 8],
+                    "rounds": 20,
                     "untuned": ["fedavg"],
                     "shared": {"lr": [0.1, 0.2, 0.3]},
                     "grid": {"fedspray": {"distill_weight": [1, 2]}},
@@ -77,6 +78,8 @@ def test_shared_settings_are_the_best_on_average_and_then_each_method_has_its_ow
     assert plan.search is not None
     rows, records = tune_rows(plan.rows(), plan.search, answer)
     assert all(cell.validation_only and cell.seed in (7, 8) for cell in asked)
+    assert {cell.settings["rounds"] for cell in asked} == {20}
+    assert {row.settings["rounds"] for row in rows} == {300}
     assert [row.settings["lr"] for row in rows] == [0.2, 0.2]
     assert rows[1].settings["distill_weight"] == 2.0
     shared, own = records

@@ -10,6 +10,7 @@ node (`Cell.validation_only`): no test figure exists.
     seeds = 2                        # 1000 and 1001: never those of the report
     criterion = "mean"               # of overall and minority validation accuracy
     trials = 4                       # for every method; a larger grid is thinned out by a seeded draw
+    rounds = 100                     # of a trial; by default as many as are reported
     untuned = ["local"]              # methods that have nothing to choose
 
     [compare.tune.shared]            # chosen first, once for all methods of a data set and backbone
@@ -50,6 +51,8 @@ class Search:
     criterion: str = "mean"
     trials: int | None = None
     """Points for every method; None uses every point; the grids must then have equal sizes."""
+    rounds: int | None = None
+    """Rounds of a trial; None: those of the report."""
     shared: Mapping[str, list[Any]] = field(default_factory=dict)
     """Settings that all methods of a data set and backbone share."""
     grid: Mapping[str, Mapping[str, list[Any]]] = field(default_factory=dict)
@@ -60,7 +63,8 @@ class Search:
     def from_values(cls, values: Any, methods: Sequence[str], reporting_seeds: Sequence[int], where: str) -> Search:
         """Reads ``[compare.tune]``; refuses an unequal number of trials and seeds that are also reported."""
         check_table(values, f"{where}: tune")
-        check_keys(values, ("seeds", "criterion", "trials", "shared", "grid", "untuned"), f"{where}: [compare.tune]")
+        keys = ("seeds", "criterion", "trials", "rounds", "shared", "grid", "untuned")
+        check_keys(values, keys, f"{where}: [compare.tune]")
         grids = check_table(values.get("grid", {}), f"{where}: [compare.tune.grid]")
         untuned = values.get("untuned", [])
         if not isinstance(untuned, list) or not all(isinstance(name, str) for name in untuned):
@@ -72,6 +76,7 @@ class Search:
             seeds=check_seeds(values.get("seeds", 1), f"{where}: tuning seeds", FIRST_SEED),
             criterion=values.get("criterion", "mean"),
             trials=values.get("trials"),
+            rounds=values.get("rounds"),
             shared=_lists(values.get("shared", {}), f"{where}: [compare.tune.shared]"),
             grid={name: _lists(grid, f"{where}: [compare.tune.grid.{name}]") for name, grid in grids.items()},
             untuned=tuple(untuned),
@@ -179,7 +184,8 @@ def _tried(
 ) -> list[Json]:
     """All trials of all searches as one grid of cells; then, for each search, its record."""
     searches = [(rows, [_read(rows[0], point) for point in points]) for rows, points in searches]
-    changed = [row.with_values(point) for rows, points in searches for point in points for row in rows]
+    length = {} if search.rounds is None else {"rounds": search.rounds}
+    changed = [row.with_values(point | length) for rows, points in searches for point in points for row in rows]
     for row in changed:
         row.check()
     tried = iter(run_rows(title, [row.with_seeds(search.seeds) for row in changed], run_cells, validation_only=True))
