@@ -247,6 +247,17 @@ def test_after_enough_answers_the_others_have_the_grace_time(tmp_path: Path) -> 
     assert Controller(tmp_path).play(quorum, {"quick": GOOD}, {"slow": GOOD}) == {"quick"}
 
 
+def test_a_round_does_not_wait_for_a_site_that_is_shut_out(tmp_path: Path) -> None:
+    """Once there are enough answers without it; before, it may be enabled again."""
+    controller = Controller(tmp_path)
+    controller._grace = 60.0
+    controller._shut_out = lambda: {"never"}
+    quorum = Quorum(frozenset({"quick", "slow", "never"}), 2)
+    began = time.monotonic()
+    assert controller.play(quorum, {"quick": GOOD}, {"slow": GOOD}) == {"quick", "slow"}
+    assert LATER < time.monotonic() - began < 30.0
+
+
 def test_where_too_many_failed_nobody_is_waited_for_without_an_end(tmp_path: Path) -> None:
     quorum = Quorum(frozenset({"broken", "also_broken", "never"}), 2)
     assert Controller(tmp_path).play(quorum, {"broken": BAD, "also_broken": BAD}, {}) == {"broken", "also_broken"}

@@ -386,7 +386,7 @@ def test_runs_have_names(made: tuple[Path, Federation]) -> None:
     with pytest.raises(InputError, match="no run yet"):
         last_run(project)
     assert begin_run(project, "first") == last_run(project) == "first"
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="--attach"):
         begin_run(project, "first")
     with pytest.raises(InputError, match="not a run"):
         begin_run(project, "../first")

@@ -157,6 +157,37 @@ def test_a_site_that_is_away_misses_rounds_and_comes_back(place: Path) -> None:
     assert set(summary["models"]) == set(SITES)
 
 
+def test_who_does_not_take_part_is_told_and_not_waited_for(place: Path) -> None:
+    """One site is disabled, one refuses; later the server goes away under the coordinator's terminal."""
+    project, (first, refusing, disabled) = place / "fraud", SITES
+    settings = json.loads((project / "project.json").read_text())
+    (project / "project.json").write_text(json.dumps({**settings, "grace": 90.0}))  # longer than this test waits
+    for site in SITES:
+        say("site", "check", kit(place, site), "--data", place / "data" / "clients" / site)
+    say("deploy", "start", project)
+    for site in (first, disabled):
+        say("site", "start", kit(place, site), "--accept-all")
+    say("site", "start", kit(place, refusing))
+    assert "is running already" in say("site", "start", kit(place, refusing), "--accept-all", code=2)
+    say("deploy", "disable", project, disabled)
+    began = time.monotonic()
+    driver = fedspray("deploy", "run", project, "--run", "first")
+    while "first" not in json.loads(say_json("site", "status", kit(place, refusing)))["asking"]:
+        assert time.monotonic() - began < 60, (
+            "a command that failed changed its consent, or the disabled site is awaited"
+        )
+    say("site", "refuse", kit(place, refusing), "first", "--reason", "not before the audit")
+    wait_for(place, "first", 0, driver)
+    say("deploy", "stop", project)
+    time.sleep(15)  # the driver asks a server that is not there
+    driver.send_signal(signal.SIGINT)
+    out, err = driver.communicate(timeout=30)
+    assert driver.returncode == 130
+    assert f"run refused: {refusing}: " in out + err
+    assert "not before the audit" in out + err
+    assert "the server is down" in out + err
+
+
 def say_json(*arguments: str | Path) -> str:
     process = fedspray(*arguments, "--json")
     out, err = process.communicate(timeout=120)

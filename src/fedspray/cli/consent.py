@@ -45,8 +45,9 @@ def accept(kit: Kit, run: RunName, /) -> None:
     from fedspray.deploy.site import consent
     from fedspray.deploy.site.status import site_name
 
+    name = site_name(kit)
     consent.answer(kit, run, True)
-    Output().note(f"{site_name(kit)} takes part in {run}")
+    Output().note(f"{name} takes part in {run}")
 
 
 @organisational
@@ -61,5 +62,6 @@ def refuse(
     from fedspray.deploy.site import consent
     from fedspray.deploy.site.status import site_name
 
+    name = site_name(kit)
     consent.answer(kit, run, False, reason)
-    Output().note(f"{site_name(kit)} takes no part in {run}")
+    Output().note(f"{name} takes no part in {run}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -230,7 +230,9 @@ def run(
         with live(output, project, chosen) as (tell, tend):
             summary = Driver(project, chosen, tell=tell, tend=tend).drive()
     except KeyboardInterrupt:
-        output.note(f"the run continues; return to it with: fedspray deploy run {folder} --attach --run {chosen}")
+        back = f"fedspray deploy run {folder} --attach --run {chosen}"
+        alive = processes.running(project.server) is not None
+        output.note(f"the run continues; return to it with: {back}" if alive else f"the server is down; later: {back}")
         raise
     if not as_json:
         output.show(run_table(summary))
@@ -272,8 +274,10 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
             output.show(
                 f"[bold]run[/bold] {name}: {row['state']}, round {row['round']} of {row['rounds']}{_waits(row)}"
             )
+            for site, rounds in row["missed"].items():
+                output.show(f"  {site} missed {_listed(rounds)}")
             for event in row["events"][-RUN_EVENTS_SHOWN:]:
-                output.show(f"  {event['time']}: {escape(event['what'])}")
+                output.show(f"  {event['time']}: {escape(event['sender'])}: {escape(event['what'])}")
         for event in found["events"][-EVENTS_SHOWN:]:
             output.show(f"[bold]event[/bold] {event['time']}: {event['event']}: {event['sender']}: {event['what']}")
     output.result(found)
@@ -468,7 +472,19 @@ def _show_missed(output: Output, project: Project, run: str) -> None:
     from fedspray.deploy.operations.runs import missed_rounds
 
     for site, rounds in missed_rounds(project, run).items():
-        output.show(f"{site} missed rounds {', '.join(map(str, rounds))}")
+        output.show(f"{site} missed {_listed(rounds)}")
+
+
+def _listed(rounds: Sequence[int]) -> str:
+    """Rounds in words: those that follow each other as first and last."""
+    runs: list[list[int]] = []
+    for number in sorted(set(rounds)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    told = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return f"{'round' if told == [str(rounds[0])] else 'rounds'} {', '.join(told)}"
 
 
 @contextmanager

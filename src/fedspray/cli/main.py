@@ -129,7 +129,12 @@ def entry_point() -> None:
         sys.exit(BAD_INPUT)
     end_like_ctrl_c()
     warnings.showwarning = _show_warning
-    sys.exit(run_command(sys.argv[1:]))
+    code = run_command(sys.argv[1:])
+    if "nvflare" in sys.modules:  # its threads may wait for ever for a server that is gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _show_warning(message: Warning | str, *_where: Any, **_file: Any) -> None:

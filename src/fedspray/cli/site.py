@@ -105,7 +105,7 @@ def check(
         site.save()  # only what was found good is kept
     warn_of_end(output, kit)
     if not as_json:
-        _show(output, found)
+        _show(output, kit, found)
     output.result(found)
 
 
@@ -125,6 +125,7 @@ def start(
     from fedspray.deploy.site.kit import Site
 
     site = Site.open(kit)
+    processes.check_stopped(kit)  # before anything is changed
     if site.data is None:
         raise InputError(f"{site.name} has no data yet: set them with fedspray site check {kit} --data PATH")
     certificate_of(kit)  # refuses certificates that are of no use
@@ -302,7 +303,7 @@ def stop(kit: Kit, /) -> None:
     Output().note(f"{site.name} stopped" if ended else f"{site.name} was not running")
 
 
-def _show(output: Output, found: dict[str, Any]) -> None:
+def _show(output: Output, kit: Path, found: dict[str, Any]) -> None:
     from rich.markup import escape
 
     from fedspray.deploy.provisioning.certificates import to_read_aloud
@@ -326,4 +327,5 @@ def _show(output: Output, found: dict[str, Any]) -> None:
     output.show("[bold]what leaves[/bold]")
     for field, said in found["leaves"].items():
         output.show(f"  {escape(field)}: {escape(said)}")
-    output.note("everything is ready: fedspray site start (for a trial: with --accept-all)")
+    start = f"fedspray site start {kit} (for a trial: with --accept-all)"
+    output.note(f"everything is ready: {start}" if found["reachable"] else f"once the server answers: {start}")

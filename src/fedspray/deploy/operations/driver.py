@@ -11,7 +11,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from fedspray.deploy.operations.session import ENDED, AdminSession, Unreachable
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.provisioning.kits import write_job
 from fedspray.deploy.provisioning.project import Project
-from fedspray.deploy.server.progress import read_progress
+from fedspray.deploy.server.progress import LEFT_OUT, REFUSED, SILENT, read_progress
 from fedspray.errors import InputError, RunStopped
 from fedspray.files import Json
 from fedspray.runs import store
@@ -75,7 +75,8 @@ class Driver:
         self._said = ""
         self._ready_since: float | None = None
         self._attempts, self._best = 0, (-1, -1)
-        self._heard, self._told = len(read_events(project.server)), set[str]()
+        self._heard = {folder: len(read_events(folder)) for folder in (project.server, self._folder)}
+        self._told = set[str]()
         self._ended = self._aborted = ""
         """The job whose end was told last, and why this driver ended the present one."""
 
@@ -202,6 +203,7 @@ class Driver:
         """Sites, and for those that lost their connection, when."""
         known = presence(self._project.server)
         lost = {site: f" (connection lost at {since})" for site, (here, since) in known.items() if not here}
+        lost |= dict.fromkeys(members.shut_out(self._project.server), " (disabled or removed)")
         return ", ".join(site + lost.get(site, "") for site in sites)
 
     def _submit(self, progress: Json) -> None:
@@ -229,9 +231,9 @@ class Driver:
         answering = self._open().sites()
         missing = [name for name in self._sites if name not in answering]
         busy = [name for name in self._sites if answering.get(name)]
-        if not missing:
-            return not busy or self._waited(5.0)
         enough = len(self._sites) - len(missing) >= self._min_sites()
+        if enough and members.shut_out(self._project.server).issuperset(missing):
+            return not busy or self._waited(5.0)
         if enough and self._waited(time_to_come(self._jobs(), self._open(), self._project.grace)):
             self._say("absent", f"beginning without {self._named(missing)}", missing)
             return True
@@ -249,17 +251,26 @@ class Driver:
         return rounds.min_clients or math.ceil(asked / 2)
 
     def _tell_events(self) -> None:
-        """Says what the server refused since this began: several of a kind once."""
-        for event in read_events(self._project.server)[self._heard :]:
-            self._heard += 1
+        """Says what the server refused and which sites do not take part, since this began: several of a kind once."""
+        for event in self._new_events(self._project.server):
             if event["event"] == STARTED:
                 write_event(self._folder, STARTED, SERVER, event["what"])
-            if event["event"] in (STARTED, CONNECTED, JOB_ENDED):
-                continue  # what follows from them is told
-            sentence = f"{event['event']}: {event['sender']}: {event['what']}"
-            if sentence not in self._told:
-                self._told.add(sentence)
-                self._tell(sentence)
+            if event["event"] not in (STARTED, CONNECTED, JOB_ENDED):  # what follows from these is told
+                self._tell_event(event)
+        for event in self._new_events(self._folder):
+            if event["event"] in (REFUSED, SILENT, LEFT_OUT):  # all others are this driver's own
+                self._tell_event(event)
+
+    def _new_events(self, folder: Path) -> list[dict[str, str]]:
+        events = read_events(folder)[self._heard[folder] :]
+        self._heard[folder] += len(events)
+        return events
+
+    def _tell_event(self, event: Mapping[str, str]) -> None:
+        sentence = f"{event['event']}: {event['sender']}: {event['what']}"
+        if sentence not in self._told:
+            self._told.add(sentence)
+            self._tell(sentence)
 
     # ---- small things -------------------------------------------------------------------------------
 

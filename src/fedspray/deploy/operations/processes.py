@@ -116,6 +116,13 @@ def running(kit: Path) -> int | None:
     return None
 
 
+def check_stopped(kit: Path) -> None:
+    """Refuses a kit whose process lives."""
+    pid = running(kit)
+    if pid is not None:
+        raise InputError(f"{kit} is running already, as process {pid}")
+
+
 def was_moved(kit: Path) -> bool:
     """Whether a kit's folder got another name since its process was started, which then finds nothing any more."""
     pid = running(kit)
@@ -158,9 +165,7 @@ def job_processes(kit: Path) -> list[int]:
 
 def _prepare(kit: Path) -> list[str]:
     """Makes a kit ready for its process; returns what runs it."""
-    pid = running(kit)
-    if pid is not None:
-        raise InputError(f"{kit} is running already, as process {pid}")
+    check_stopped(kit)
     argv = command(kit)
     if is_server(kit):
         place_server(kit)

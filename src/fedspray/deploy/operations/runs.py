@@ -17,7 +17,7 @@ from fedspray.deploy.provisioning import members
 from fedspray.deploy.provisioning.certificates import check_dates, federation_fingerprint
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.server.progress import EXCHANGES, read_exchanges, read_progress
-from fedspray.errors import MissingDataError
+from fedspray.errors import InputError, MissingDataError
 from fedspray.runs.run import begin_with
 
 FRESH = 30.0
@@ -27,6 +27,8 @@ FRESH = 30.0
 def begin_run(project: Project, name: str | None) -> str:
     """Makes the folder of a new run and returns the run's name."""
     chosen = check_name("run", name or datetime.now().strftime("run-%Y%m%d-%H%M%S"))
+    if project.run_folder(chosen).exists():
+        raise InputError(f"there is a run {chosen!r} already: choose another name, or return to it with --attach")
     agreement = project.proposed()
     project.take_on(agreement)
     begin_with(project.run_folder(chosen), agreement.roster, agreement.settings, None, None)
@@ -96,13 +98,14 @@ def project_status(project: Project) -> dict[str, Any]:
 
 
 def missed_rounds(project: Project, run: str) -> dict[str, list[int]]:
-    """The rounds that ended without a site's answer, by site."""
+    """The rounds of training that ended without a site's answer, by site."""
     folder = project.run_folder(run)
+    settings = stored.read(folder / "settings.json", stored.Settings)
     missed: dict[str, list[int]] = {}
-    for seed in stored.read(folder / "settings.json", stored.Settings)["run"]["seeds"]:
+    for seed in settings["run"]["seeds"]:
         for exchange in read_exchanges(folder, seed):
             for site, answer in exchange["sites"].items():
-                if answer["failed"] is not None:
+                if answer["failed"] is not None and exchange["round"] <= settings["settings"]["rounds"]:
                     missed.setdefault(site, []).append(exchange["round"])
     return missed
 

@@ -108,8 +108,10 @@ def check_quiet(folder: Path, kind: str) -> None:
     runs = [lock for lock in folder.glob("runs/*/*lock") if holder(lock) is not None]
     busy = [kit for kit in kits if holder(kit / PID_FILE) is not None] + runs
     if busy:
-        stop = "deploy" if kind == "project" else "site"
-        raise InputError(f"{busy[0]} is in use: stop it first (fedspray {stop} stop {folder})")
+        stop = f"fedspray {'deploy' if kind == 'project' else 'site'} stop {folder}"
+        if busy[0].name == "driver.lock":
+            stop = f"Ctrl-C in the terminal of `fedspray deploy run`, process {holder(busy[0])}"
+        raise InputError(f"{busy[0]} is in use: stop it first ({stop})")
 
 
 def _kept(folder: Path, kind: str) -> Iterator[Path]:

@@ -23,7 +23,7 @@ from fedspray.deploy.network.answers import TASK, UNREADABLE
 from fedspray.deploy.provisioning import members
 from fedspray.deploy.server.host import Quorum, RemoteHost
 from fedspray.deploy.server.kit import Server
-from fedspray.deploy.server.progress import ProgressRecorder
+from fedspray.deploy.server.progress import LEFT_OUT, REFUSED, SILENT, ProgressRecorder
 from fedspray.engine.local import Blocks
 from fedspray.engine.worker import Request
 from fedspray.errors import InputError, RunStopped, printable
@@ -162,9 +162,9 @@ class RunController(Controller):  # type: ignore[misc]
             for name, reply in replies.items():
                 if isinstance(reply, str):
                     why = SHUT_OUT if name in self._shut_out() else reply
-                    self._recorder.tell("did not say whether it takes part", name, why)
+                    self._recorder.tell(SILENT, name, why)
                 elif reply.error is not None:
-                    self._recorder.tell("run refused", name, reply.error)
+                    self._recorder.tell(REFUSED, name, reply.error)
             answers = {name: reply for name, reply in replies.items() if isinstance(reply, Reply) and not reply.error}
             sites = [] if begun else [name for name, reply in answers.items() if reply.undecided]
             if sites:
@@ -237,14 +237,15 @@ class RunController(Controller):  # type: ignore[misc]
         while True:
             with self._news:
                 self._news.wait(POLL * 5)
-                exchange, shut_out = self._exchange, self._shut_out() if asking else ()
+                exchange = self._exchange
+                settled = quorum.is_settled(exchange.arrived)
+                shut_out = self._shut_out() if settled else ()
                 missing = [name for name in names if name not in exchange.arrived and name not in shut_out]
                 # Who has not even fetched the first question of consent is starting: no person is waited for.
                 starting = [name for name in missing if asking and not again and name not in exchange.fetched]
                 awaited = [name for name in missing if name not in starting]
                 fetched = max(exchange.fetched.values(), default=began) if asking else began
                 gone = all(name in self._absent and name not in exchange.fetched for name in missing)
-                settled = quorum.is_settled(exchange.arrived)
             if self._abort.triggered:
                 raise Aborted
             if not missing:
@@ -294,7 +295,7 @@ class RunController(Controller):  # type: ignore[misc]
         for name, reason in failed.items():
             if reason is not None and name not in self._failing:
                 self._failing[name] = round_index
-                self._recorder.tell("left out", name, f"from round {round_index} on: {reason}")
+                self._recorder.tell(LEFT_OUT, name, f"from round {round_index} on: {reason}")
             elif reason is None and name in self._failing:
                 first = self._failing.pop(name)
                 self._recorder.tell("answers again", name, f"in round {round_index}, for the first time since {first}")

@@ -28,6 +28,8 @@ from fedspray.nn import tree
 from fedspray.runs import store
 from fedspray.runs.callbacks import Callback
 
+REFUSED, SILENT, LEFT_OUT = "run refused", "did not say whether it takes part", "left out"
+"""Events of a run that the coordinator is told of, with the site's name and the reason."""
 PROGRESS = "progress.json"
 EXCHANGES = "exchanges.jsonl"
 SHARED = "shared.safetensors"

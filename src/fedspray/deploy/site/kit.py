@@ -23,7 +23,8 @@ from fedspray.data.splits import SplitRule, draw_split
 from fedspray.deploy import kinds
 from fedspray.deploy.agreement import Agreement, Refused, check_name
 from fedspray.deploy.site import proxy
-from fedspray.errors import InputError, MissingDataError
+from fedspray.deploy.site.status import card_of
+from fedspray.errors import InputError
 
 CARD = "site.json"
 WRITTEN = ("state", "models", "transfer", "ledger.jsonl", "console.log", "status.json")
@@ -50,9 +51,7 @@ class Site:
     @classmethod
     def open(cls, folder: Path) -> Site:
         """Reads ``local/site.json``."""
-        card = folder / "local" / CARD
-        if not card.is_file():
-            raise MissingDataError(f"{card} is missing: {folder} is not a site's start-up kit")
+        card = card_of(folder)
         content = stored.read(card, kinds.SiteCard)
         data, threads = content.get("data"), content.get("threads", 1)
         if not 1 <= threads <= 4096:

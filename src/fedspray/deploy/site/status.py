@@ -113,12 +113,19 @@ def watch(kit: Path) -> Presence:
     return presence
 
 
+def card_of(kit: Path) -> Path:
+    """The file that says whose kit it is."""
+    card = kit / "local" / "site.json"
+    if card.is_file():
+        return card
+    if any(kit.glob("*.csr")):
+        raise MissingDataError(f"{kit} has no certificate yet: fedspray site unpack {kit} ZIP")
+    raise MissingDataError(f"{card} is missing: {kit} is not a site's start-up kit")
+
+
 def site_name(kit: Path) -> str:
     """Whose kit it is."""
-    card = kit / "local" / "site.json"
-    if not card.is_file():
-        raise MissingDataError(f"{card} is missing: {kit} is not a site's start-up kit")
-    return printable(stored.read(card, kinds.SiteCard)["name"])
+    return printable(stored.read(card_of(kit), kinds.SiteCard)["name"])
 
 
 def benefits(kit: Path) -> dict[str, list[str]]:
