@@ -14,6 +14,7 @@ from torch import Tensor
 
 import fedspray as fs
 from fedspray import testing
+from fedspray.deploy.messages.schema import MessageSchema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,22 @@ class Flat(Sound):
         return {**super().broadcast(server, client_ids), "gnn.extra": torch.zeros(1)}
 
 
+class Unweighed(Sound):
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+        client, uplink = super().client_update(client, message, batch, seed)
+        return client, fs.prefixed("gnn", fs.part_of(uplink, "gnn"))
+
+
+class Decides(Sound):
+    def predict(self, client: Any, message: fs.Message, batch: fs.GraphBatch) -> Tensor:
+        return super().predict(client, message, batch).argmax(dim=1)
+
+
+class Single(Sound):
+    def loss_logits(self, client: Any, message: fs.Message, batch: fs.GraphBatch) -> Tensor:
+        return self.predict(client, message, batch).float()
+
+
 class Forgetful(Sound):
     """Counts rounds where no checkpoint looks."""
 
@@ -131,6 +148,9 @@ class IdlePreset(fs.FedAvg):
         (Boastful, "messages_documented"),
         (Weightless, "sums_suffice"),
         (Flat, "messages_documented"),
+        (Unweighed, "messages_documented"),
+        (Decides, "predicts_logits"),
+        (Single, "predicts_logits"),
         (Forgetful, "states_hold_everything"),
         (Greedy, "snapshot_predicts"),
         (Divides, "awkward_clients"),
@@ -182,6 +202,24 @@ def test_a_mean_by_what_does_not_travel_is_refused_by_name() -> None:
         fs.run(testing.ragged_federation(), Weightless(), rounds=1)
     with pytest.raises(AssertionError, match=f"sums_suffice: {said}"):
         testing.check_algorithm(Weightless, backbone="gcn")
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (Secretive, "'class_counts' would leave the client"),
+        (Unweighed, "'gnn.conv1.weight' is a mean by 'num_train'"),
+        (Decides, "`predict` gives shape [29], but logits are [N, C], here [29, 3]"),
+    ],
+)
+def test_nothing_that_breaks_the_contract_leaves_a_client(broken: type[Sound], said: str) -> None:
+    """In one process, and between organisations, where a round is played before anything is agreed."""
+    federation = testing.ragged_federation()
+    with pytest.raises(fs.InputError) as caught:
+        fs.run(federation, broken(), rounds=1)
+    assert str(caught.value).startswith(f"{broken.__name__}: {said}")
+    with pytest.raises(fs.InputError, match=f"{broken.__name__}: "):
+        MessageSchema.of(broken(), federation.task, torch.float32)
 
 
 def test_what_differs_is_named_with_how_far() -> None:

@@ -35,6 +35,10 @@ class MissingDataError(InputError):
     """A required file is missing; the text says where to put it."""
 
 
+class ContractError(InputError):
+    """An algorithm breaks its contract, whatever the client."""
+
+
 class OtherVersionError(InputError):
     """A checkpoint was written by an incompatible version of this package."""
 

@@ -135,6 +135,17 @@ def unweighted(declared: Declared) -> str | None:
     return None
 
 
+def fault_of_keys(declared: Declared, uplink: Message) -> str | None:
+    """What is wrong with the keys of an uplink: one is not declared, or a mean comes without its weight."""
+    for name in uplink:
+        if pattern_of(declared, name) is None:
+            return f"{name!r} would leave the client, but `uplink` does not declare it: declare it, or do not send it"
+        weight = key_of(declared, name).weight
+        if weight not in (None, *uplink):
+            return f"{name!r} is a mean by {weight!r}, but clients do not send that key: send both, or neither"
+    return None
+
+
 def combine(declared: Declared, rows: Message) -> Message:
     """Combines the clients' rows, [K, …], for the server's step."""
     return {name: _combined(key_of(declared, name), value, rows) for name, value in rows.items()}

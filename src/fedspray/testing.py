@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from fedspray import algorithms, backbones
-from fedspray.algorithms.base import Algorithm
+from fedspray.algorithms.base import Algorithm, fault_of_logits
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Task
 from fedspray.data.graph import Graph
 from fedspray.errors import unknown
-from fedspray.messages import addends, combine, fates, from_sums, key_of, unweighted
+from fedspray.messages import addends, combine, fates, from_sums, key_of, pattern_of, unweighted
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import generator
@@ -135,7 +135,7 @@ def messages_documented(algorithm: Algorithm[Any, Any]) -> None:
 def _check_keys(way: str, message: Message, listed: Mapping[str, str]) -> None:
     exact = {key for key in listed if not key.endswith(".*")}
     prefixes = [key.removesuffix("*") for key in listed if key.endswith(".*")]
-    secret = [key for key in message if key not in exact and not key.startswith((*prefixes, "\0"))]
+    secret = [key for key in message if pattern_of(listed, key) is None]
     _hold(not secret, messages_documented, f"{secret} travels, but `{way}` does not list it")
     needed = [key for key in exact if not listed[key].startswith("only with")]
     missing = [key for key in needed if key not in message]
@@ -143,6 +143,20 @@ def _check_keys(way: str, message: Message, listed: Mapping[str, str]) -> None:
     _hold(not missing, messages_documented, f"`{way}` lists {missing}, which does not travel")
     odd = [key for key, value in message.items() if len(value) != 3]
     _hold(not odd, messages_documented, f"{odd} doesn't have one row per client")
+
+
+def predicts_logits(algorithm: Algorithm[Any, Any]) -> None:
+    """Predictions are finite logits [N, C] in the batch's precision."""
+    game = _played(algorithm, ragged_federation(), [0, 1, 2], rounds=1)
+    given = game.client, game.message, game.batch
+    for method, logits in (("predict", algorithm.predict(*given)), ("loss_logits", algorithm.loss_logits(*given))):
+        if logits is None:
+            continue
+        fault = fault_of_logits(method, logits, game.batch)
+        _hold(fault is None, predicts_logits, str(fault))
+        precision = f"`{method}` gives {logits.dtype}, where the batch has {game.batch.dtype}"
+        _hold(logits.dtype == game.batch.dtype, predicts_logits, precision)
+        _hold(finite({method: logits}), predicts_logits, f"`{method}` gives NaN or infinity")
 
 
 def sums_suffice(algorithm: Algorithm[Any, Any]) -> None:
@@ -195,6 +209,7 @@ def awkward_clients(algorithm: Algorithm[Any, Any]) -> None:
 RULES: tuple[Rule, ...] = (
     messages_documented,
     sums_suffice,
+    predicts_logits,
     same_seed_same_bits,
     arguments_unchanged,
     no_data_of_others,

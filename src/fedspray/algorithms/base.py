@@ -249,3 +249,11 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
 def supervised_loss(logits: Tensor, batch: GraphBatch) -> Tensor:
     """Mean cross-entropy over each client's training nodes: logits [N, C] → [K]."""
     return ops.soft_cross_entropy(logits, batch.train_targets, batch.rows)
+
+
+def fault_of_logits(method: str, logits: Tensor, batch: GraphBatch) -> str | None:
+    """What is wrong with the shape of the logits that a method returned."""
+    wanted = [batch.num_nodes, batch.num_classes]
+    if [*logits.shape] == wanted:
+        return None
+    return f"`{method}` gives shape {[*logits.shape]}, but logits are [N, C], here {wanted}"

@@ -27,7 +27,7 @@ from fedspray.engine.crossing import Chain, Crossing, trip_of
 from fedspray.engine.device import CPU, free_memory, nodes_that_fit
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
-from fedspray.errors import InputError, RunStopped
+from fedspray.errors import ContractError, InputError, RunStopped
 from fedspray.evaluation.counting import blank
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
@@ -176,8 +176,8 @@ class LocalEngine:
     def exchange(self, request: Request, downlink: Message, train_ids: Set[int]) -> Answers:
         """Sends every client its row of ``downlink`` and collects the answers, in the order of client ids.
 
-        A client with invalid settings or data stops the run, since it would fail in every round. Only clients in
-        ``train_ids`` train.
+        A client with invalid settings or data, or an algorithm that breaks its contract, stops the run, since it would
+        fail in every round. Only clients in ``train_ids`` train.
         """
         crossing = self._crossing if downlink else None
         arrived, down = (downlink, None) if crossing is None else crossing.down(downlink, request.round_index)
@@ -190,7 +190,7 @@ class LocalEngine:
                 ids = block.client_ids
                 try:
                     answers.append((ids, train, *answer()))
-                except RunStopped:
+                except (RunStopped, ContractError):
                     raise
                 except Exception as error:
                     if len(ids) > 1:  # find the failing client; from now on they train one by one

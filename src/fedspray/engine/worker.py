@@ -17,15 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm
+from fedspray.algorithms.base import Algorithm, fault_of_logits
 from fedspray.data.batch import GraphBatch
 from fedspray.engine import clients
 from fedspray.engine.crossing import columns_in_use
 from fedspray.engine.device import CPU
 from fedspray.engine.process import flush_denormals, prepare_process
-from fedspray.errors import OtherVersionError
+from fedspray.errors import ContractError, OtherVersionError
 from fedspray.evaluation.counting import Counter
-from fedspray.messages import not_finite
+from fedspray.messages import fault_of_keys, not_finite
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.seeds import stream_key
@@ -134,6 +134,7 @@ class Worker:
             if request.train:
                 round_seed = stream_key(self._seed, "round", request.round_index)
                 state, uplink = clients.train(self.algorithm, state, message, self._placed, round_seed)
+                self._keep_contract(fault_of_keys(self.algorithm.uplink, uplink))
                 uplink = tree.to(uplink, CPU)
                 wrong = not_finite(uplink)
                 if wrong is not None:
@@ -152,6 +153,8 @@ class Worker:
             algorithm, state, batch = clients.bound(self.algorithm, shown.client, self._placed)
             logits = algorithm.predict(state, shown.message, batch)
             loss_logits = algorithm.loss_logits(state, shown.message, batch)
+        for method, found in (("predict", logits), ("loss_logits", loss_logits)):
+            self._keep_contract(None if found is None else fault_of_logits(method, found, batch))
         logits, loss_logits = logits.cpu(), None if loss_logits is None else loss_logits.cpu()
         if not all(torch.isfinite(part).all() for part in (logits, loss_logits) if part is not None):
             raise NotFinite(f"the model of round {shown.round_index} gives predictions that are not finite")
@@ -160,6 +163,10 @@ class Worker:
             return counts
         whose = torch.full((self.batch.num_clients,), shown.round_index, dtype=torch.int32)
         return {**counts, **self._counter.detail(logits), "evaluation.round": whose}
+
+    def _keep_contract(self, fault: str | None) -> None:
+        if fault is not None:
+            raise ContractError(f"{type(self.algorithm).__name__}: {fault}")
 
     def memory_at(self, round_index: int) -> Memory:
         """The worker's state at the end of ``round_index`` (rounds it missed change nothing)."""
