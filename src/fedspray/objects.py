@@ -16,7 +16,7 @@ from torch import nn
 from fedspray import algorithms, plugins
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Backbone
-from fedspray.backbones.module import ModuleBackbone
+from fedspray.backbones.module import BUILT, ModuleBackbone
 from fedspray.display import changed
 from fedspray.errors import InputError
 
@@ -83,7 +83,8 @@ def backbone_named(given: AnyBackbone) -> tuple[str, dict[str, Any]]:
     found = given if isinstance(given, type) else type(given)
     if not issubclass(found, Backbone) and not (isinstance(given, type) and issubclass(found, nn.Module)):
         raise InputError(
-            f"the backbone is {_kind(given)}, but must be a name, a Backbone, or the class of a torch.nn.Module"
+            f"the backbone is {_kind(given)}, but must be a name, a Backbone, or the class of a torch.nn.Module, "
+            f"{BUILT}"
         )
     return plugins.name_of("fedspray.backbones", "backbone", found), _settings(given)
 

@@ -102,7 +102,8 @@ def load_outside(kind: str, name: str, base: type) -> type[Any]:
             f"{kind} {attribute!r} was defined in another session: define it here too, or move it into a file"
         )
     if not isinstance(value, type):
-        raise InputError(f"{kind} {name!r}: the module {module_name!r} has no class {attribute!r}")
+        found = "" if value is None else f", only a {type(value).__name__} of that name"
+        raise InputError(f"{kind} {name!r}: the module {module_name!r} has no class {attribute!r}{found}")
     if not issubclass(value, base):
         raise InputError(f"{kind} {name!r} is not derived from {base.__name__}")
     return value

@@ -273,6 +273,20 @@ def test_the_dropout_of_ones_own_module_is_drawn_by_name(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("torch_geometric.nn:GCN", "its first arguments are in_channels, hidden_channels, num_layers, "),
+        ("torch.nn:ReLU", "fails ("),  # takes no three arguments
+    ],
+)
+def test_a_module_with_other_arguments_is_told_how_it_is_built(name: str, cause: str) -> None:
+    with pytest.raises(InputError) as caught:
+        backbones.make(name, hidden=64).learns_statistics(TASK)
+    assert cause in str(caught.value)
+    assert "built as Class(in, hidden, out) by position: write a subclass" in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
         ("gcnn", {}, "unknown backbone 'gcnn'"),
@@ -284,6 +298,7 @@ def test_the_dropout_of_ones_own_module_is_drawn_by_name(tmp_path: Path, monkeyp
         ("gat", {"heads": 5}, "heads is 5"),
         ("no_such_module:X", {}, "backbone 'no_such_module:X': the module 'no_such_module' cannot be imported"),
         ("collections:Nope", {}, "backbone 'collections:Nope': the module 'collections' has no class 'Nope'"),
+        ("math:pi", {}, "backbone 'math:pi': the module 'math' has no class 'pi', only a float of that name"),
         ("collections:OrderedDict", {}, "backbone 'collections:OrderedDict' is not derived from Module"),
     ],
 )

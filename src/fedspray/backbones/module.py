@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from inspect import signature
 from itertools import pairwise
 from threading import Lock
 from typing import ClassVar
@@ -29,6 +30,9 @@ from fedspray.errors import InputError
 from fedspray.nn.plain import WithoutWeights
 from fedspray.nn.tree import Params, expand
 from fedspray.seeds import torch_generator
+
+BUILT = "built as Class(in, hidden, out) by position: write a subclass that passes on any other arguments"
+"""What is asked of a module."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,10 @@ class ModuleBackbone(Backbone):
                 after.append({name: own[name].detach() for name in before})
         logits: Tensor = torch.cat(results)
         if logits.shape != (batch.num_nodes, batch.num_classes):
+            first = ", ".join([*signature(self._class()).parameters][:3])
             raise InputError(
-                f"backbone {self.target!r} gives shape {list(logits.shape)}, "
-                f"but must give [{batch.num_nodes}, {batch.num_classes}]"
+                f"backbone {self.target!r} gives shape {list(logits.shape)}, but must give "
+                f"[{batch.num_nodes}, {batch.num_classes}]: its first arguments are {first}, and it is {BUILT}"
             )
         return logits, {name: torch.stack([each[name] for each in after]) for name in before}
 
@@ -125,9 +130,7 @@ class ModuleBackbone(Backbone):
         try:
             return self._class()(task.num_features, self.hidden, task.num_classes)
         except TypeError as error:
-            raise InputError(
-                f"backbone {self.target!r} cannot be built as Class(in, hidden, out) by position ({error})"
-            ) from None
+            raise InputError(f"backbone {self.target!r} fails ({error}), but must be {BUILT}") from None
 
 
 @dataclass(frozen=True)
