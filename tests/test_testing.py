@@ -171,6 +171,24 @@ def test_every_rule_has_an_algorithm_that_breaks_it() -> None:
     assert {rule for _, rule in cases} == rules
 
 
+class Fails(Sound):
+    def client_update(self, client: Any, message: fs.Message, batch: fs.GraphBatch, seed: int) -> Any:
+        return super().client_update(client.gnn, message, batch, seed)
+
+
+class Insists(Sound):
+    def server_update(self, server: Any, message: fs.Message, client_ids: Sequence[int]) -> Any:
+        assert len(client_ids) == 1, "one client only"
+
+
+@pytest.mark.parametrize(("failing", "name"), [(Fails, "AttributeError"), (Insists, "AssertionError")])
+def test_an_exception_of_the_algorithm_is_told_as_itself(failing: type[Any], name: str) -> None:
+    with pytest.raises(AssertionError, match=rf"^{name}: .* \(test_testing\.py, line \d+\)") as caught:
+        fs.testing.check_algorithm(failing, backbone="gcn")
+    assert type(caught.value.__cause__).__name__ == name
+    assert "the rule is" not in str(caught.value)
+
+
 @pytest.mark.parametrize("sound", [Sound, Sound(local_epochs=2), "fedavg"])
 def test_a_sound_algorithm_passes(sound: Any) -> None:
     fs.testing.check_algorithm(sound, backbone=["gcn", "mlp"])

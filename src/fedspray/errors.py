@@ -6,12 +6,14 @@ import difflib
 import errno
 import os
 import re
+import sys
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 
 UNREADABLE = (
     OSError,
@@ -71,6 +73,20 @@ def disk_full_at(path: Path) -> Iterator[None]:
             f"the disk is full: {path} cannot be written ({os.strerror(number)}); free some space, then continue from "
             "the last saved round: --resume for fedspray run, --attach for fedspray deploy run"
         ) from error
+
+
+LIBRARIES = frozenset({"fedspray", *sys.stdlib_module_names})
+"""Packages that are not the user's own; what is installed isn't either."""
+
+
+def located(error: Exception) -> str:
+    """An error in one line: type, text and, if it came from or through the user's own code, its last place there."""
+    place = ""
+    for frame, number in walk_tb(error.__traceback__):
+        file, package = Path(frame.f_code.co_filename), frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in LIBRARIES and not {"site-packages", "dist-packages"} & {*file.parts}:
+            place = f" ({file.name}, line {number})"
+    return one_line(f"{type(error).__name__}: {error}{place}")
 
 
 LONGEST = 300

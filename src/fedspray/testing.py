@@ -3,7 +3,8 @@
     fedspray.testing.check_algorithm(MyAlgorithm)
 
 A check plays a few rounds on small clients, in double precision, with the same calls an engine makes.
-A broken rule raises an `AssertionError` that names the rule and what broke it.
+A broken rule raises an `AssertionError` that names the rule and what broke it; so does an exception of the algorithm,
+by its own name and line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fedspray.algorithms.base import Algorithm, fault_of_logits
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Task
 from fedspray.data.graph import Graph
-from fedspray.errors import unknown
+from fedspray.errors import located, unknown
 from fedspray.messages import addends, combine, fates, from_sums, key_of, pattern_of, unweighted
 from fedspray.nn import tree
 from fedspray.nn.tree import Message
@@ -37,8 +38,14 @@ AnyAlgorithm = str | Algorithm[Any, Any] | type[Algorithm[Any, Any]]
 Rule = Callable[[Algorithm[Any, Any]], None]
 
 
+class BrokenRule(AssertionError):
+    """An algorithm breaks a rule, and how."""
+
+
 def check_algorithm(algorithm: AnyAlgorithm, *, backbone: str | Sequence[str] | None = None) -> None:
     """Checks an algorithm against every rule of `RULES`; raises an `AssertionError` for the first broken one.
+
+    An exception in an ordinary round is told as itself, with file and line; it is the `__cause__`.
 
     Args:
         algorithm: a class, an object with certain settings, or a name.
@@ -206,10 +213,11 @@ def awkward_clients(algorithm: Algorithm[Any, Any]) -> None:
         raise _broken(awkward_clients, f"`diagnostics` aren't JSON values ({error})") from None
 
 
+PLAIN: tuple[Rule, ...] = (messages_documented, sums_suffice, predicts_logits)
+"""Rules about ordinary rounds, which come first: an exception there is the algorithm's own, and later of the rule."""
+
 RULES: tuple[Rule, ...] = (
-    messages_documented,
-    sums_suffice,
-    predicts_logits,
+    *PLAIN,
     same_seed_same_bits,
     arguments_unchanged,
     no_data_of_others,
@@ -237,10 +245,11 @@ def presets_run(found: type[Algorithm[Any, Any]]) -> None:
 def _ask(rule: Rule, algorithm: Algorithm[Any, Any], where: str) -> None:
     try:
         rule(algorithm)
-    except AssertionError as error:
-        raise AssertionError(f"{error} ({where})") from None
+    except BrokenRule as error:
+        raise BrokenRule(f"{error} ({where})") from None
     except Exception as error:
-        raise AssertionError(f"{_broken(rule, f'it fails with {error!r}')} ({where})") from error
+        what = located(error) if rule in PLAIN else _broken(rule, f"it fails with {located(error)}")
+        raise AssertionError(f"{what} ({where})") from error
 
 
 def _hold(kept: bool, rule: Callable[..., None], otherwise: str) -> None:
@@ -248,9 +257,9 @@ def _hold(kept: bool, rule: Callable[..., None], otherwise: str) -> None:
         raise _broken(rule, otherwise)
 
 
-def _broken(rule: Callable[..., None], what: str) -> AssertionError:
+def _broken(rule: Callable[..., None], what: str) -> BrokenRule:
     promise = (rule.__doc__ or "").partition("\n")[0].rstrip(".")
-    return AssertionError(f"{rule.__name__}: {what}, but the rule is: {promise}")
+    return BrokenRule(f"{rule.__name__}: {what}, but the rule is: {promise}")
 
 
 def _fresh(algorithm: Algorithm[Any, Any]) -> Algorithm[Any, Any]:

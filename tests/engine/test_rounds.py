@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from traceback import walk_tb
 from typing import Any
 
 import pytest
@@ -136,6 +137,37 @@ def test_too_few_clients_stop_the_run_where_it_was() -> None:
     algorithm = Fragile(backbone=backbones.make("gcn", hidden=8))
     with pytest.raises(RunStopped, match="round 4: 1 of 3 clients trained"):
         go(algorithm, RoundSettings(rounds=5))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistaken(FedAvg):
+    """FedAvg with a mistake in its code."""
+
+    def client_update(self, client: Any, message: Message, batch: GraphBatch, seed: int) -> tuple[Any, Message]:
+        return super().client_update(client.gnn, message, batch, seed)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_mistake_in_the_code_is_told_once_with_its_line_and_cause(threads: int) -> None:
+    federation, algorithm = ragged_federation(sparse=True), Mistaken(backbone=backbones.make("gcn", hidden=8))
+    blocks = [[0, 1], [2]]
+    engine = LocalEngine(federation, [algorithm] * 3, 0, blocks=blocks, dtype=torch.float64, threads=threads)
+    with pytest.raises(RunStopped) as caught:
+        go(algorithm, RoundSettings(rounds=2), engine=engine)
+    text, cause = str(caught.value), caught.value.__cause__
+    assert "all 3 clients: AttributeError: " in text
+    assert text.count("AttributeError") == 1
+    assert isinstance(cause, AttributeError)
+    frames = list(walk_tb(cause.__traceback__))
+    (line,) = [number for frame, number in frames if frame.f_code.co_filename == __file__]
+    assert text.endswith(f" (test_rounds.py, line {line})")
+    assert not any(frame.f_locals for frame, _ in frames)  # nor any tensor of a client
+
+
+def test_different_reasons_are_told_one_by_one() -> None:
+    with pytest.raises(RunStopped) as caught:
+        go(Fragile(backbone=backbones.make("gcn", hidden=8)), RoundSettings(rounds=5))
+    assert [f"client_0{k}: OSError: the disk of client {k} is full" in str(caught.value) for k in (1, 2)] == [True] * 2
 
 
 def test_an_update_that_is_not_finite_is_not_averaged() -> None:

@@ -8,6 +8,7 @@ resumed. With several threads, blocks are trained at the same time, one thread e
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -182,7 +183,7 @@ class LocalEngine:
         crossing = self._crossing if downlink else None
         arrived, down = (downlink, None) if crossing is None else crossing.down(downlink, request.round_index)
         answers: list[tuple[tuple[int, ...], bool, Message, Message]] = []
-        failures: dict[int, str] = {}
+        errors: dict[int, Exception] = {}
         queue = list(self._blocks)
         while queue:
             again: list[Block] = []
@@ -198,12 +199,13 @@ class LocalEngine:
                     elif isinstance(error, InputError):
                         raise InputError(f"client {self.client_names[ids[0]]}: {error}") from None
                     else:
-                        failures[ids[0]] = f"{type(error).__name__}: {error}"
+                        errors[ids[0]] = _kept(error)
             queue = again
         uplinks = [(ids, uplink) for ids, trained, uplink, _ in answers if trained]
         shown = blank if self._hides_evaluation else dict
         counted = [(ids, shown(counts)) for ids, _, _, counts in answers if counts]
-        found = Answers(*_stack(uplinks), *_stack(counted), failures)
+        failures = {k: f"{type(error).__name__}: {error}" for k, error in errors.items()}
+        found = Answers(*_stack(uplinks), *_stack(counted), failures, errors=errors)
         if crossing is not None:
             uplink, up = crossing.up(found.uplink, found.trained, request.round_index)
             found = replace(found, uplink=uplink, bytes_down=down, bytes_up=up)
@@ -313,6 +315,13 @@ def choose_blocks(
 def single_blocks(federation: Federation) -> Blocks:
     """Every client alone."""
     return [[k] for k in range(federation.num_clients)]
+
+
+def _kept(error: Exception) -> Exception:
+    """The error with its lines, without what the calls held: the tensors of a client that ran out of memory."""
+    own = error.__traceback__
+    traceback.clear_frames(own)
+    return error.with_traceback(own and own.tb_next)  # the caller's frame holds all answers
 
 
 def _rows(downlink: Message, ids: Sequence[int]) -> Message:

@@ -17,7 +17,7 @@ import torch
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.federation import Task
 from fedspray.engine.worker import Request
-from fedspray.errors import RunStopped
+from fedspray.errors import RunStopped, located
 from fedspray.evaluation import selection
 from fedspray.evaluation.metrics import Counts, PartCounts, breakdowns
 from fedspray.experiment import RoundSettings
@@ -59,6 +59,8 @@ class Answers:
     """The same for each of `trained`."""
     sums: Sums | None = None
     """Replaces `uplink` and `counts` if a protocol gives only sums."""
+    errors: dict[int, Exception] = field(default_factory=dict)
+    """The exceptions behind `failures`, of clients in this process."""
 
     def without(self, refused: Mapping[int, str]) -> Answers:
         """Without the updates of some rows, whose clients failed for that reason."""
@@ -218,7 +220,7 @@ def _evaluated(
 ) -> Progress:
     """Completes the last round's record with its evaluation and compares it with the best so far."""
     if not answers.evaluated:
-        raise RunStopped(f"round {progress.round_index + 1}: no client answered: {_reasons(engine, answers)}")
+        raise _stopped(engine, answers, f"round {progress.round_index + 1}: no client answered")
     counts = _counts(answers)
     parts = {name: counts.part(name) for name in ("train", "val", "test")}
     shown = answers.evaluated if answers.sums is None else ()
@@ -275,7 +277,7 @@ def _counts(answers: Answers) -> Counts:
 
 def _final(engine: Engine, answers: Answers, progress: Progress) -> Json:
     if not answers.evaluated:
-        raise RunStopped(f"no client reported its model of round {progress.best_round}: {_reasons(engine, answers)}")
+        raise _stopped(engine, answers, f"no client reported its model of round {progress.best_round}")
     counts = _counts(answers)
     test, own = counts.part("test"), answers.counts.get("evaluation.round", ())
     shown = answers.evaluated if answers.sums is None else ()
@@ -296,10 +298,8 @@ def _check_enough(
 ) -> None:
     needed = settings.min_clients or math.ceil(len(chosen) / 2)
     if len(answers.trained) < needed:
-        raise RunStopped(
-            f"round {round_index}: {len(answers.trained)} of {len(chosen)} clients trained, "
-            f"but min_clients is {needed}: {_reasons(engine, answers)}"
-        )
+        trained = f"{len(answers.trained)} of {len(chosen)} clients trained"
+        raise _stopped(engine, answers, f"round {round_index}: {trained}, but min_clients is {needed}")
 
 
 def _told(engine: Engine, round_index: int, downlink: Message, answers: Answers, links: Sequence[Link]) -> Json:
@@ -309,7 +309,7 @@ def _told(engine: Engine, round_index: int, downlink: Message, answers: Answers,
         "round": round_index,
         **{name: value for link in links for name, value in link.spent(round_index).items()},
         "trained": list(answers.trained),
-        "failed": _failures(engine, answers),
+        "failed": _by_name(engine, answers.failures),
         "bytes_down": sum(down),
         "bytes_up": sum(up),
         "bytes_evaluation": tree.num_bytes(answers.counts),
@@ -318,15 +318,25 @@ def _told(engine: Engine, round_index: int, downlink: Message, answers: Answers,
     }
 
 
-def _failures(engine: Engine, answers: Answers) -> dict[str, str]:
-    """By the clients' names."""
+def _by_name(engine: Engine, failures: Mapping[int, str]) -> dict[str, str]:
     names = dict(zip(engine.client_ids, engine.client_names, strict=True))
-    return {names[k]: reason for k, reason in answers.failures.items()}
+    return {names[k]: reason for k, reason in failures.items()}
 
 
-def _reasons(engine: Engine, answers: Answers) -> str:
-    failures = _failures(engine, answers)
-    return "; ".join(f"{name}: {reason}" for name, reason in failures.items()) or "no reason given"
+def _stopped(engine: Engine, answers: Answers, what: str) -> RunStopped:
+    """The end of a run: every reason once, and the first exception of this process as its cause."""
+    precise = {k: located(error) for k, error in answers.errors.items()}
+    clients: dict[str, list[str]] = {}
+    for name, reason in _by_name(engine, answers.failures | precise).items():
+        clients.setdefault(reason, []).append(name)
+    everyone = len(engine.client_ids)
+    said = [
+        f"{f'all {everyone} clients' if len(names) == everyone > 1 else ', '.join(names)}: {reason}"
+        for reason, names in clients.items()
+    ]
+    stopped = RunStopped(f"{what}: {'; '.join(said) or 'no reason given'}")
+    stopped.__cause__ = next(iter(answers.errors.values()), None)
+    return stopped
 
 
 def _travelled(engine: Engine, downlink: Message, answers: Answers) -> tuple[list[int], list[int]]:

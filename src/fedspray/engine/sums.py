@@ -171,7 +171,7 @@ class LocalSums:
             sums = layout.unpack(self._summed(layout, answers, best, request))
         except (NotOpened, Unsafe) as error:
             failures = {k: answers.failures.get(k, str(error)) for k in self._parties}
-            return Answers({}, (), {}, (), failures)
+            return Answers({}, (), {}, (), failures, errors=answers.errors)
         sent = {k: sum(tree.num_bytes(m) for _, j, m in self.seen if j == k) for k in self._parties}
         up, down = tuple(sent[k] for k in answers.trained), tuple(self._down.values())
         return replace(answers, uplink={}, counts={}, sums=sums, bytes_up=up, bytes_down=down)
