@@ -287,7 +287,8 @@ def other_memory(job: Job, _: pytest.MonkeyPatch) -> None:
 
 
 def not_finite(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedspray.algorithms.fedavg.FedAvg.client_update", lambda *_: (None, {"w": torch.tensor(nan)}))
+    sent = {"num_train": torch.tensor(nan)}
+    monkeypatch.setattr("fedspray.algorithms.fedavg.FedAvg.client_update", lambda *_: (None, sent))
 
 
 def later_round(job: Job, _: pytest.MonkeyPatch) -> None:
@@ -332,7 +333,7 @@ def other_seed(job: Job, _: pytest.MonkeyPatch) -> None:
         (other_kit, "Refused: this kit is for 'client_01', but its site.json says 'client_02'"),
         (other_seed, "Refused: seed 7 is not in the agreement, whose seeds are (0,)"),
         (other_memory, "OtherVersionError: the checkpoint of round 0 was written by another version of fedspray"),
-        (not_finite, "NotFinite: w is not finite after local training"),
+        (not_finite, "NotFinite: num_train is not finite after local training"),
         (later_round, "Refused: round 3 is to go on from round -1, but it cannot"),
         (forgotten_round, "Forgotten: asked for round 0, but only rounds [1, 2] are kept"),
         (asks(Request(9)), "Refused: round 9 is asked for, but 3 rounds are agreed"),
