@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import types
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -192,8 +193,14 @@ def test_a_group_without_a_command_shows_its_help(group: str, capsys: pytest.Cap
     assert "error" not in captured.err
 
 
-def test_the_installed_script_passes_the_exit_code_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loaded", [True, False])
+def test_the_installed_script_passes_the_exit_code_on(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NVFlare, whose threads may never end, too."""
     monkeypatch.setattr(sys, "argv", ["fedspray", "nonsense"])
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.delitem(sys.modules, "nvflare", raising=False)
+    if loaded:
+        monkeypatch.setitem(sys.modules, "nvflare", types.ModuleType("nvflare"))
     with pytest.raises(SystemExit) as stop:
         main.entry_point()
     assert stop.value.code == 2

@@ -188,9 +188,6 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """Show what has left this site so far (answers, bytes and fields of each run), and what was refused."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from fedspray.deploy.ledger import read_events, what_left
     from fedspray.deploy.site.kit import Site
 
@@ -200,19 +197,29 @@ def ledger(
         return
     runs = what_left(kit)
     if not as_json:
-        words = ("server_gets", "reveals", "protection")
         for name, run in runs.items():
-            title = f"{name}: {run['answers']} answers, {run['bytes']:,} bytes"
-            table = Table("field", "times", "bytes", "the server gets", "it reveals", "protection", title=title)
-            for field, entry in sorted(run["fields"].items()):
-                said = (escape(entry[word]) for word in words)
-                table.add_row(field, str(entry["times"]), f"{entry['bytes']:,}", *said)
-            output.show(table)
+            _show_left(output, name, run)
         if not runs:
             output.show(f"nothing left {site.name} so far")
         for event in events:
             output.show(f"{event['time']}: {event['event']}: {event['sender']}: {event['what']}")
     output.result({"site": site.name, "runs": runs, "events": events})
+
+
+def _show_left(output: Output, name: str, run: dict[str, Any]) -> None:
+    """What left in a run: fields that say the same of themselves together."""
+    from rich.markup import escape
+    from rich.padding import Padding
+
+    output.show(f"[bold]{escape(name)}[/bold]: {run['answers']} answers, {run['bytes']:,} bytes")
+    words = {"server_gets": "the server gets", "reveals": "it reveals", "protection": "protection"}
+    alike: dict[str, list[str]] = {}
+    for field, entry in sorted(run["fields"].items()):
+        said = "; ".join(f"{told}: {entry[word]}" for word, told in words.items() if entry[word])
+        alike.setdefault(said, []).append(f"{field} ({entry['times']}x, {entry['bytes']:,} bytes)")
+    for said, fields in alike.items():
+        output.show(Padding(escape(", ".join(fields)), (0, 0, 0, 2)))
+        output.show(Padding(escape(said or "nothing is declared of it"), (0, 0, 0, 6)))
 
 
 def _verify(output: Output, kit: Path, heads: list[str]) -> None:
