@@ -9,7 +9,8 @@ from rich.markup import escape
 
 from fedspray.cli.flags import AsJson, examples, flag
 from fedspray.cli.output import Output
-from fedspray.cli.tables import progress
+from fedspray.cli.tables import note_problems, progress
+from fedspray.display import count
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,12 +58,13 @@ def predict(
         "accuracy_of": part,
         "accuracies": found.accuracies,
         "calibrated": personal.facts.get("calibration") is not None,
-        "problems": dict(asked.problems),
+        "problems": dict(found.skipped),
         "out": str(out),
     }
     if not as_json:
         output.show(
-            f"{len(found.nodes):,} nodes predicted with the model of {escape(personal.client)} → {escape(str(out))}"
+            f"{count(len(found.nodes), 'node')} predicted with the model of {escape(personal.client)} "
+            f"→ {escape(str(out))}"
         )
         for name, row in found.accuracies.items():
             output.show(f"accuracy on {row['nodes']:,} {_KINDS[name]}: {100 * row['accuracy']:.1f}%")
@@ -103,6 +105,6 @@ def _read(
         )
     with progress(output) as told:
         asked = ask(schema, nodes if graph is None else read_graph(graph), edges, known, told)
-    for sentence in asked.sentences:
-        output.note(sentence)
+    if asked.problems is not None:
+        note_problems(output, asked.problems)
     return asked

@@ -16,6 +16,7 @@ from fedspray.errors import InputError
 
 if TYPE_CHECKING:
     from fedspray.tables.database import OnProgress
+    from fedspray.tables.problems import Problems
 
 Memory = Annotated[str, flag("What the database may hold in memory; the rest goes to disk.", "SIZE")]
 Nodes = Annotated[
@@ -68,10 +69,7 @@ def import_files(
     assert out is not None
     with progress(output) as told:
         done = asking.make(files, out, client, strict, told)
-    for sentence in done.problem_rows:
-        output.note(sentence)
-    for kind, number in done.problems.items():
-        output.note(f"{number:,} {'row' if number == 1 else 'rows'} skipped: {kind}")
+    note_problems(output, done.problems)
     for note in done.notes:
         output.note(note)
     for trap in done.traps:
@@ -82,6 +80,12 @@ def import_files(
     if done.kind == "federation":
         output.note(f"look at it with: fedspray inspect --dataset {out}")
     output.result(summary)
+
+
+def note_problems(output: Output, problems: Problems) -> None:
+    """Says which rows were left out, and how many."""
+    for sentence in (*problems.sentences, *problems.skipped()):
+        output.note(sentence)
 
 
 @contextmanager

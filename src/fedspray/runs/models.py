@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,6 +77,9 @@ class PersonalModel:
     ) -> NDArray[np.float64]:
         """Class probabilities [n, C].
 
+        A row of a table that cannot be used has no probabilities, and a warning says so: `predictions` knows which
+        rows the others are.
+
         Args:
             data: a graph, a client, a PyTorch Geometric ``Data``, or the path of a client's folder or of a graph in
                 npz format: all its nodes are predicted. Or a table of nodes, read through the model's schema: a data
@@ -86,7 +90,7 @@ class PersonalModel:
             edges: tables of edges, with a table of nodes.
             known: tables of further nodes, there for their edges and not predicted.
         """
-        return self.predictions(data, train, edges=edges, known=known).probabilities
+        return self.predictions(self._ask(data, edges, known), train).probabilities
 
     def predictions(
         self,
@@ -101,7 +105,7 @@ class PersonalModel:
 
         ``only_new`` skips nodes of the graph it was trained on.
         """
-        asked = data if isinstance(data, Asked) else ask(self.task.schema, data, edges, known)
+        asked = data if isinstance(data, Asked) else self._ask(data, edges, known)
         graph, wanted = asked.graph, asked.wanted
         parts = None if self.trained_on is None else self.trained_on.parts_of(graph)
         if only_new:
@@ -131,7 +135,17 @@ class PersonalModel:
             parts=None if parts is None else parts[nodes],
             majority=self.facts.get("majority"),
             class_names=names,
+            rows=None if asked.rows is None else asked.rows[nodes],
+            skipped={} if asked.problems is None else dict(asked.problems.counts),
         )
+
+    def _ask(self, data: Nodes, edges: Table | Sequence[Table] | None, known: Table | Sequence[Table] | None) -> Asked:
+        """Reads the nodes, and warns whoever called `predict` or `predictions` of rows that were left out."""
+        asked = ask(self.task.schema, data, edges, known)
+        if asked.problems is not None and asked.problems.total:
+            told = [*asked.problems.skipped(), "predictions(…).rows says which rows the others are"]
+            warnings.warn("; ".join(told), stacklevel=3)
+        return asked
 
     def predict_alone(self, data: Graph, train: NDArray[np.bool_] | None = None) -> NDArray[np.float64] | None:
         """Class probabilities of the model the client would have had alone, if the algorithm trains that anyway."""

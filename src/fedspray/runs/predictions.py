@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from fedspray.data.graph import Graph
 from fedspray.data.minority import is_minority
 from fedspray.data.reading import read_graph
 from fedspray.display import count, line
-from fedspray.errors import InputError
+from fedspray.errors import InputError, one_line
 from fedspray.files import Json
 from fedspray.runs.trained_on import NEW, PARTS, TEST
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
     from fedspray.tables.database import OnProgress
+    from fedspray.tables.problems import Problems
 
     Table: TypeAlias = str | Path | pd.DataFrame
     Nodes: TypeAlias = Graph | Client | Data | Table | Sequence[Table]
@@ -41,10 +43,10 @@ class Asked:
     graph: Graph
     wanted: NDArray[np.bool_]
     """[N]; the others are there for their edges."""
-    problems: Mapping[str, int] = field(default_factory=dict)
-    """Rows of its tables that were left out, by kind."""
-    sentences: Sequence[str] = ()
-    """The first of them."""
+    rows: NDArray[np.int64] | None = None
+    """[N]: see `Predictions.rows`."""
+    problems: Problems | None = None
+    """Rows of its tables that were left out; None if it is not from tables."""
 
 
 def ask(
@@ -88,10 +90,13 @@ def _from_tables(
 
     with tempfile.TemporaryDirectory() as folder:
         paths = [[_path(table, Path(folder)) for table in tables] for tables in (nodes, edges, known)]
-        made, wanted = import_new(
-            Schema.from_toml(schema), paths[0], paths[1] or None, paths[2], on_progress=on_progress
-        )
-    return Asked(made.whole(), wanted, dict(made.problems.counts), made.problems.sentences)
+        try:
+            made, wanted, rows = import_new(
+                Schema.from_toml(schema), paths[0], paths[1] or None, paths[2], on_progress=on_progress
+            )
+        except InputError as error:
+            raise type(error)(re.sub(rf"{re.escape(folder)}/\S+parquet", "the data frame", str(error))) from None
+    return Asked(made.whole(), wanted, rows, made.problems)
 
 
 def _path(table: Table, folder: Path) -> str:
@@ -100,8 +105,14 @@ def _path(table: Table, folder: Path) -> str:
         return str(table)
     import duckdb
 
+    if not len(table.columns):
+        raise InputError("the data frame has no columns, but needs those of the model's schema")
     target = folder / f"table-{len(list(folder.iterdir()))}.parquet"
-    duckdb.connect().register("given", table).execute(f"COPY given TO '{target}' (FORMAT parquet)")
+    try:
+        given = duckdb.connect().register("given", table.copy())  # DuckDB cannot read a view in reverse order
+        given.execute(f"COPY given TO '{target}' (FORMAT parquet)")
+    except duckdb.Error as error:
+        raise InputError(f"the data frame cannot be read ({one_line(str(error))[:200]})") from None
     return str(target)
 
 
@@ -142,9 +153,15 @@ class Predictions:
     majority: int | None
     """The client's majority class in training; None if the model does not say."""
     class_names: Sequence[str]
+    rows: NDArray[np.int64] | None = None
+    """[n]: the row of the given table that each node is from, counted from 0 (through several tables, one after the
+    other); rows of a text file that do not fit its columns are not counted. None if the nodes are no rows of tables."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the given tables, of nodes or edges, that could not be used, by kind of problem."""
 
     def __repr__(self) -> str:
-        return line(self, count(len(self.nodes), "node"))
+        left = sum(self.skipped.values())
+        return line(self, count(len(self.nodes), "node"), f"{count(left, 'row')} skipped" if left else "")
 
     @property
     def classes(self) -> NDArray[np.int64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from fedspray.files import check_new, staged
 from fedspray.tables import formats
 from fedspray.tables.database import MEMORY, Database, OnProgress
 from fedspray.tables.importing import Imported, read_database
+from fedspray.tables.problems import Problems
 from fedspray.tables.schema import STRUCTURE, Nodes, Schema
 from fedspray.tables.sources import Source, load_sources
 from fedspray.tables.suggest import suggest
@@ -58,8 +58,7 @@ class Done:
 
     out: Path
     made: Graph | Client | Federation
-    problems: Counter[str] = field(default_factory=Counter)
-    problem_rows: Sequence[str] = ()
+    problems: Problems = field(default_factory=Problems)
     notes: Sequence[str] = ()
     traps: Sequence[Trap] = ()
 
@@ -78,8 +77,8 @@ class Done:
             "num_edges": sum(graph.num_edges for graph in self.graphs),
             "num_features": self.graphs[0].num_features,
             "num_classes": self.graphs[0].num_classes,
-            "problems": dict(self.problems),
-            "problem_rows": list(self.problem_rows),
+            "problems": dict(self.problems.counts),
+            "problem_rows": self.problems.sentences,
             "notes": list(self.notes),
             "traps": [vars(trap) for trap in self.traps],
         }
@@ -113,8 +112,7 @@ def make(files: Files, out: Path, client: str | None, strict: bool, on_progress:
         imported = _read(files, strict, on_progress)
         name = imported.schema.name or out.stem
         made = imported.whole() if single else imported.federation(name) if client is None else imported.client(client)
-        problems = imported.problems
-        done = Done(out, made, problems.counts, problems.sentences, imported.notes, imported.traps)
+        done = Done(out, made, imported.problems, imported.notes, imported.traps)
     _write(done.made, out)
     return replace(done, traps=_all_traps(done))
 

@@ -16,7 +16,7 @@ from fedspray.data.traps import Trap
 from fedspray.display import count, line
 from fedspray.errors import InputError
 from fedspray.tables.columns import encode, regroup
-from fedspray.tables.database import MEMORY, Database, OnProgress
+from fedspray.tables.database import MEMORY, Database, OnProgress, quoted
 from fedspray.tables.links import Links, join_edges, open_edges
 from fedspray.tables.parts import fixed_split
 from fedspray.tables.problems import Problems
@@ -126,11 +126,12 @@ def import_new(
     *,
     memory: str = MEMORY,
     on_progress: OnProgress | None = None,
-) -> tuple[Imported, NDArray[np.bool_]]:
+) -> tuple[Imported, NDArray[np.bool_], NDArray[np.int64] | None]:
     """Reads rows for prediction: labels may be missing, and whose the rows are does not matter.
 
     The schema is resolved, as a model keeps it; ``known`` are tables of further nodes, there for their edges.
-    Returns all nodes, and [N] which of them are to be predicted.
+    Returns all nodes, [N] which of them are to be predicted, and [N] the row that each is from: counted from 0
+    through all tables of nodes, without rows that could not be read; None if a query makes the rows.
     """
     open_schema = replace(schema, split=SplitChoice(), nodes=replace(schema.nodes, client=None, files=()))
     if edges is None:
@@ -143,10 +144,12 @@ def import_new(
         elif schema.nodes.label is not None:
             first = with_column(database, first, schema.nodes.label)
         imported = read_database(database, open_schema, first, second, strict=False)
-    if imported.files is None or schema.nodes.query is not None:
-        return imported, np.ones(imported.graph.num_nodes, np.bool_)
+        if imported.files is None or schema.nodes.query is not None:
+            return imported, np.ones(imported.graph.num_nodes, np.bool_), None
+        sizes = [database.number(f"SELECT count(*) FROM {quoted(file.table)}") for file in first.files]
+        rows = fetch(database, "_row") + np.cumsum([0, *sizes])[imported.files]
     wanted = {path for pattern in nodes for path, _ in find_files(pattern)}
-    return imported, np.array([file.path in wanted for file in first.files])[imported.files]
+    return imported, np.array([file.path in wanted for file in first.files])[imported.files], rows
 
 
 def read_database(database: Database, schema: Schema, nodes: Source, edges: Source, strict: bool) -> Imported:

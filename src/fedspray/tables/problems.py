@@ -51,6 +51,10 @@ class Problems:
                 place = f"{files[index].path}, line {lines.get(row, row + 1)}"
                 self.sentences.append(f"{place}: {sentence.replace('{value}', repr(printable(str(value))))}")
 
+    def skipped(self) -> list[str]:
+        """How many rows of each kind were left out: counts only, no cell of a row."""
+        return [f"{count(number, 'row')} skipped: {kind}" for kind, number in self.counts.items()]
+
     def refuse(self, reason: str = "") -> InputError:
         """The error that names the first problem."""
         rest = [f"and {count(self.total - 1, 'more problem')}"] if self.total > 1 else []
