@@ -168,3 +168,24 @@ def test_the_command(banks: Federation, tmp_path: Path, capsys: pytest.CaptureFi
     assert run_command([*command, "--data", str(tmp_path / "east"), "--out", str(tmp_path / "run")]) == 2
     assert run_command([*command, "--data", str(tmp_path / "no.npz"), "--out", str(tmp_path / "new")]) == 2
     assert not (tmp_path / "new").exists()
+
+
+def test_a_newcomer_that_is_scaled_by_its_own_rows_is_refused(tmp_path: Path) -> None:
+    schema = fs.Schema.from_toml(
+        'format = 1\n[nodes]\nid = "id"\nlabel = "y"\n[[features]]\ncolumns = "v"\n'
+        'kind = "numeric"\nscale = "standard"\n'
+    )
+
+    def client(name: str, factor: int, schema: fs.Schema) -> Client:
+        rows = (f"{i},{factor * (i % 5)},{'yes' if i % 2 else 'no'}\n" for i in range(20))
+        (tmp_path / f"{name}.csv").write_text("id,v,y\n" + "".join(rows))
+        return fs.import_tables(schema, nodes=[str(tmp_path / f"{name}.csv")]).client(name)
+
+    north = client("north", 1, schema)
+    result = fs.run(Federation("one", (north,)), "fedavg", rounds=1, keep_split=True, hidden=4, progress=False)
+    shared = SharedPart.of(result.models)
+    assert shared is not None
+    assert north.graph.schema is not None
+    adapt(shared, client("east", 1000, fs.Schema.from_toml(north.graph.schema)), rounds=1)
+    with pytest.raises(InputError, match=r"'v': mean is 2.0 in the first and 2000.0 in .*1 more difference"):
+        adapt(shared, client("east", 1000, schema), rounds=1)

@@ -20,7 +20,7 @@ from fedspray import files
 from fedspray.algorithms.base import Algorithm
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Task
-from fedspray.display import line
+from fedspray.display import count, line
 from fedspray.engine import clients
 from fedspray.engine.worker import Snapshot
 from fedspray.errors import InputError
@@ -31,6 +31,8 @@ from fedspray.runs import store
 from fedspray.runs.models import PersonalModel, check_tensors, meta_of, settings_and_task
 from fedspray.runs.settings import resolve
 from fedspray.seeds import stream_key
+from fedspray.tables.diff import compare
+from fedspray.tables.schema import Schema
 
 FILE = "shared.safetensors"
 ROUNDS = 20
@@ -140,8 +142,21 @@ def _check(shared: SharedPart, client: Client, rounds: int) -> None:
     if different is not None:
         which, given, known = different
         raise InputError(f"{which} of the data is {given}, but the run had {known} there")
+    if graph.schema is not None and task.schema is not None:
+        _check_schema(task.schema, graph.schema)
     if not client.split.train.any():
         raise InputError(f"client {client.name} has no training node, but at least one is needed")
+
+
+def _check_schema(run: str, data: str) -> None:
+    """The same row must be the same features: tables that are scaled by their own mean and sd are not the run's."""
+    found = compare(Schema.from_toml(run), Schema.from_toml(data))
+    if found:
+        more = f" (and {count(len(found) - 1, 'more difference')})" if len(found) > 1 else ""
+        raise InputError(
+            "the run's schema (the first) and that of the data (the second) differ: "
+            f"{found[0].sentence}{more}; import the data with the schema.toml of one of the run's models"
+        )
 
 
 def _loss(algorithm: Algorithm[Any, Any], snapshot: Snapshot, batch: GraphBatch) -> float:
