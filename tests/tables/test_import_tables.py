@@ -50,6 +50,8 @@ kind = "category"
 other = false
 """
 
+NUMERIC = '[[features]]\ncolumns = "income"\nkind = "numeric"\n'
+
 
 def read(folder: Path, nodes: str = NODES, edges: str = EDGES, schema: str = SCHEMA, strict: bool = False) -> Imported:
     (folder / "nodes.csv").write_text(nodes)
@@ -141,6 +143,43 @@ def test_lines_are_counted_through_quoted_line_breaks_and_empty_lines(tmp_path: 
     nodes = NODES.replace("A-1,10,north", '"A-1",10,"no\nrth"').replace("007,30", "\n\n007,odd")
     sentences = read(tmp_path, nodes, MANY, schema=SCHEMA.replace("other = false\n", "")).problems.sentences
     assert next(s for s in sentences if "'odd'" in s).startswith(f"{tmp_path / 'nodes.csv'}, line 7: ")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_are_counted_after_a_row_that_does_not_fit(tmp_path: Path, end: str) -> None:
+    nodes = NODES.replace("A-1,10,north", "A-1,10,more,north").replace("-4,20", "-4,odd").replace("\n", end)
+    (tmp_path / "n.csv").write_bytes(nodes.encode())
+    made = import_tables(Schema.from_toml(SCHEMA.split("[edges]")[0] + NUMERIC), nodes=[str(tmp_path / "n.csv")])
+    assert [said.split(": ")[0][-6:] for said in made.problems.sentences] == ["line 2", "line 5"]
+
+
+def test_a_row_with_several_problems_counts_once(tmp_path: Path) -> None:
+    nodes = NODES.replace("id,income", "id,debt,income").replace("A-1,", "A-1,1,").replace("B-2,", "B-2,1,")
+    nodes = nodes.replace("007,30", "B-2,odd,odd").replace("-4,20", "-4,odd,odd")
+    edges = "from,to,amount\nA-1,ghost,-1\n" + "A-1,B-2,1\n" * 9
+    schema = with_keys("edges", 'weight = "amount"').replace('"income"', '["debt", "income"]')
+    problems = read(tmp_path, nodes, edges, schema).problems
+    assert dict(problems.counts) == {"repeated id": 1, "bad value": 1, "edge to an unknown node": 1}
+    assert len([said for said in problems.sentences if "'odd'" in said]) == 4
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "jsonl"])
+def test_lines_may_end_in_different_ways(tmp_path: Path, kind: str) -> None:
+    rows = ["id,income", *(f"n{i},{i}" for i in range(9)), "n1,1"]
+    if kind == "jsonl":
+        rows = [json.dumps(dict(zip(("id", "income"), row.split(","), strict=True))) for row in rows[1:]]
+    mixed = "\r\n".join(rows[:5]) + "\n" + "\r\n".join(rows[5:]) + "\n"
+    file = tmp_path / f"n.{kind}"
+    file.write_bytes(gzip.compress(mixed.encode()) if kind == "csv.gz" else mixed.encode())
+    made = import_tables(Schema.from_toml('format = 1\n[nodes]\nid = "id"\n' + NUMERIC), nodes=[str(file)])
+    assert made.graph.dense_features()[:, 0].tolist() == list(range(9))
+    assert [said.split(": ")[0] for said in made.problems.sentences] == [f"{file}, line {len(rows)}"]
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "n.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"^\S+n\.parquet cannot be read: "):
+        import_tables(Schema.from_toml(SCHEMA), nodes=[str(tmp_path / "n.parquet")])
 
 
 def test_classes_and_vocabularies_of_the_schema_are_kept_and_others_refused(tmp_path: Path) -> None:

@@ -19,7 +19,15 @@ import duckdb
 
 from fedspray.errors import InputError, one_line
 from fedspray.tables.schema import Table
-from fedspray.tables.textfiles import Loaded, check_file, ending, is_lines, read_header, write_lines
+from fedspray.tables.textfiles import (
+    Loaded,
+    check_file,
+    ending,
+    is_lines,
+    read_header,
+    write_lines,
+    write_one_ending,
+)
 
 MEMORY = "512MB"
 """What DuckDB may hold in memory; the rest goes to disk."""
@@ -70,8 +78,11 @@ class Database:
             finally:
                 connection.close()
 
-    def run(self, sql: str, values: object = None, doing: str | None = None) -> duckdb.DuckDBPyConnection:
-        """Runs one statement; ``doing`` says what it is for on the progress bar."""
+    def run(
+        self, sql: str, values: object = None, doing: str | None = None, path: Path | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        """Runs one statement; ``doing`` says what it is for on the progress bar, ``path`` which file it reads."""
+        doing = f"reading {path.name}" if path is not None else doing
         over = threading.Event()
 
         def watch() -> None:
@@ -86,16 +97,20 @@ class Database:
             return self.connection.execute(sql, values)
         except duckdb.OutOfMemoryException as error:
             raise InputError(f"the tables need more memory or disk than allowed ({_first_line(error)})") from None
-        except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-            raise InputError(f"{doing or 'reading the tables'}: {_first_line(error)}") from None
+        except duckdb.Error as error:
+            if path is not None:
+                raise InputError(f"{path} cannot be read: {_first_line(error)}") from None
+            if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
+                raise InputError(f"{doing or 'reading the tables'}: {_first_line(error)}") from None
+            raise
         finally:
             over.set()
             if watcher:
                 watcher.join()
 
-    def rows(self, sql: str, values: object = None) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, values: object = None, path: Path | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query."""
-        return self.run(sql, values).fetchall()
+        return self.run(sql, values, path=path).fetchall()
 
     def number(self, sql: str, values: object = None) -> int:
         """The one whole number that a query gives."""
@@ -133,22 +148,30 @@ class Database:
     def _load_text(self, path: Path, table: str, how: Table, kind: str) -> Loaded:
         columns, delimiter = read_header(path, how.encoding, how.delimiter or TEXT[kind], how.header)
         names = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
-        self.run("DROP TABLE IF EXISTS reject_errors; DROP TABLE IF EXISTS reject_scans")
-        sql = (
-            f"CREATE TABLE {quoted(table)} AS SELECT * FROM read_csv({literal(str(path))}, auto_detect=false, "
-            f"header={how.header}, columns={{{names}}}, delim={literal(delimiter)}, quote='\"', escape='\"', "
-            f"encoding={literal(how.encoding)}, nullstr=[{', '.join(map(literal, how.missing))}], "
-            "store_rejects=true, rejects_limit=0)"
+        options = (
+            f"auto_detect=false, header={how.header}, columns={{{names}}}, delim={literal(delimiter)}, quote='\"', "
+            f"escape='\"', encoding={literal(how.encoding)}, nullstr=[{', '.join(map(literal, how.missing))}], "
+            "store_rejects=true, rejects_limit=0"
         )
+
+        def read(file: Path) -> None:
+            self.run("DROP TABLE IF EXISTS reject_errors; DROP TABLE IF EXISTS reject_scans")
+            source = f"read_csv({literal(str(file))}, {options})"
+            self.run(f"CREATE TABLE {quoted(table)} AS SELECT * FROM {source}", path=path)
+
+        text = path
         try:
-            self.run(sql, doing=f"reading {path.name}")
-        except duckdb.Error as error:
-            raise InputError(f"{path} cannot be read: {_first_line(error)}") from None
+            read(path)
+        except InputError:  # DuckDB refuses a file in which lines end in different ways
+            text = self.folder / f"{table}.csv"
+            if not write_one_ending(path, text):
+                raise
+            read(text)
         found = "SELECT DISTINCT ON (line) line, line_byte_position, error_message FROM reject_errors ORDER BY line"
         rejects = self.rows(f"{found} LIMIT {MOST_REJECTS}")
         total = self.number("SELECT count(DISTINCT line) FROM reject_errors")
         kept = tuple((record, place or 0, one_line(why)) for record, place, why in rejects)
-        return Loaded(table, path, columns, None, kept, total, True, how.header)
+        return Loaded(table, path, columns, None, kept, total, text, how.header)
 
     def _load_json(self, path: Path, table: str) -> Loaded:
         """Lines of JSON objects; or one list of objects; or one object, whose entries become key and value."""
@@ -160,14 +183,9 @@ class Database:
         read = (
             f"SELECT line AS json, row_number() OVER () AS number FROM read_csv({literal(str(lines))}, "
             "auto_detect=false, header=false, columns={'line': 'VARCHAR'}, delim='\x01', quote='', escape='', "
-            "max_line_size=16777216)"
+            "strict_mode=false, max_line_size=16777216)"  # lines may end in different ways
         )
-        try:
-            self.run(
-                f"CREATE TABLE {raw} AS SELECT * FROM ({read}) WHERE trim(json) <> ''", doing=f"reading {path.name}"
-            )
-        except duckdb.Error as error:
-            raise InputError(f"{path} cannot be read: {_first_line(error)}") from None
+        self.run(f"CREATE TABLE {raw} AS SELECT * FROM ({read}) WHERE trim(json) <> ''", path=path)
         bad = f"FROM {raw} WHERE CASE WHEN json_valid(json) THEN json_type(json) ELSE '' END <> 'OBJECT'"
         rejects = [(line, 0, "not a JSON object") for (line,) in self.rows(f"SELECT number {bad} ORDER BY number")]
         self.run(f"DELETE {bad}")
@@ -183,13 +201,8 @@ class Database:
 
     def _load_parquet(self, path: Path, table: str) -> Loaded:
         source = f"read_parquet({literal(str(path))})"
-        try:
-            types = self.rows(f"DESCRIBE SELECT * FROM {source}")
-            self.run(
-                f"CREATE TABLE {quoted(table)} AS SELECT {_as_text(types)} FROM {source}", doing=f"reading {path.name}"
-            )
-        except duckdb.Error as error:
-            raise InputError(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
+        types = self.rows(f"DESCRIBE SELECT * FROM {source}", path=path)
+        self.run(f"CREATE TABLE {quoted(table)} AS SELECT {_as_text(types)} FROM {source}", path=path)
         return Loaded(table, path, tuple(name for name, *_ in types))
 
     def add(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[str | None]], path: Path) -> Loaded:

@@ -79,13 +79,13 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
         said = f"column {ends.weight!r} holds {{value}}, but weights must be numbers above 0"
         problems.add(database, "bad weight", source.files, flagged(wrong, "coalesce(weighed, '')", "links"), said)
         database.run(f"DELETE FROM links WHERE {wrong}")
-    good = database.number("SELECT count(*) FROM links WHERE u IS NOT NULL AND v IS NOT NULL")
+    good = database.number("SELECT count(*) FROM links")
     if total and good < (1 - MOST_BAD) * total:
         raise problems.refuse(TOO_MANY)
     later = 0
     if ends.until:
         late = f"moment > CAST({literal(ends.until)} AS TIMESTAMP)"
-        later = database.number(f"SELECT count(*) FROM links WHERE u IS NOT NULL AND v IS NOT NULL AND {late}")
+        later = database.number(f"SELECT count(*) FROM links WHERE {late}")
         database.run(f"DELETE FROM links WHERE {late}")
     edges, cleaning = tidy_edges(*_fetch_keys(database, rows.num_nodes), rows.num_nodes, ends.direction == "mutual")
     return Links(edges, cleaning, _weights(database, schema, edges, rows.num_nodes), later)
@@ -96,7 +96,7 @@ def _weights(
 ) -> NDArray[np.float64] | None:
     if schema.edges.weight is None:
         return None
-    found = database.run("SELECT u, v, weight FROM links WHERE u IS NOT NULL AND v IS NOT NULL").fetchnumpy()
+    found = database.run("SELECT u, v, weight FROM links").fetchnumpy()
     pairs = np.stack([np.asarray(found["u"], np.int64), np.asarray(found["v"], np.int64)])
     weights = weigh_edges(pairs, np.asarray(found["weight"], np.float64), edges, num_nodes)
     return np.log1p(weights) if schema.edges.weight_scale == "log" else weights
@@ -115,14 +115,14 @@ def _find_bad(database: Database, schema: Schema, source: Source, problems: Prob
         problems.add(database, "edge without an end", source.files, empty, f"column {end!r} is empty")
         said = f"column {end!r} holds {{value}}, but no node has that id"
         problems.add(database, "edge to an unknown node", source.files, known, said)
+    database.run("DELETE FROM links WHERE u IS NULL OR v IS NULL")
 
 
 def _fetch_keys(database: Database, num_nodes: int) -> tuple[NDArray[np.int64], int]:
     """``u · N + v`` of every edge between two different nodes, and how many are from a node to itself."""
-    whole = "FROM links WHERE u IS NOT NULL AND v IS NOT NULL"
-    loops = database.number(f"SELECT count(*) {whole} AND u = v")
-    keys = np.empty(database.number(f"SELECT count(*) {whole} AND u <> v"), np.int64)
-    result = database.run(f"SELECT u * {num_nodes} + v AS key {whole} AND u <> v")
+    loops = database.number("SELECT count(*) FROM links WHERE u = v")
+    keys = np.empty(database.number("SELECT count(*) FROM links WHERE u <> v"), np.int64)
+    result = database.run(f"SELECT u * {num_nodes} + v AS key FROM links WHERE u <> v")
     place = 0
     while len(part := result.fetch_df_chunk(VECTORS)):
         keys[place : place + len(part)] = part["key"].to_numpy()

@@ -19,13 +19,13 @@ class Problems:
     """What is wrong with the rows of some files."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """Rows by kind of problem."""
+    """Rows by kind of problem; a row that has several counts once, under the first."""
     sentences: list[str] = field(default_factory=list)
-    """The first rows of each kind, with file and line."""
+    """The first problems of each kind, with file and line."""
 
     @property
     def total(self) -> int:
-        """Rows with a problem, one for each problem they have."""
+        """Rows with a problem."""
         return sum(self.counts.values())
 
     def add_rejects(self, loaded: Loaded) -> None:
@@ -34,15 +34,20 @@ class Problems:
             return
         self.counts["unreadable"] += loaded.num_rejects
         for record, place, why in loaded.rejects[:SHOWN]:
-            line = line_at(loaded.path, place) if loaded.is_text else record
+            line = record if loaded.text is None else line_at(loaded.text, place)
             self.sentences.append(f"{loaded.path}, line {line}: {why.rstrip('.')}")
 
-    def add(self, database: Database, kind: str, files: list[Loaded], rows: str, sentence: str) -> None:
-        """Rows of a query (``_file``, ``_row``, ``value``); ``sentence`` has a ``{value}``."""
-        total = database.number(f"SELECT count(*) FROM ({rows})")
-        if not total:
-            return
-        self.counts[kind] += total
+    def add(
+        self, database: Database, kind: str, files: list[Loaded], rows: str, sentence: str, counted: str | None = None
+    ) -> None:
+        """Rows of a query (``_file``, ``_row``, ``value``); ``sentence`` has a ``{value}``.
+
+        ``counted`` is a table of rows that another problem counts already: they are shown only.
+        """
+        again = "" if counted is None else f" ANTI JOIN {counted} USING (_file, _row)"
+        fresh = database.number(f"SELECT count(*) FROM ({rows}){again}")
+        if fresh:
+            self.counts[kind] += fresh
         first = database.rows(f"SELECT _file, _row, value FROM ({rows}) ORDER BY _file, _row LIMIT {SHOWN}")
         for index in sorted({file for file, _, _ in first}):
             mine = [(row, value) for file, row, value in first if file == index]
@@ -57,7 +62,7 @@ class Problems:
 
     def refuse(self, reason: str = "") -> InputError:
         """The error that names the first problem."""
-        rest = [f"and {count(self.total - 1, 'more problem')}"] if self.total > 1 else []
+        rest = [f"and {count(self.total - 1, 'more row')}"] if self.total > 1 else []
         told = ", ".join([*rest, reason] if reason else rest)
         return InputError(f"{self.sentences[0]} ({told})" if told else self.sentences[0])
 

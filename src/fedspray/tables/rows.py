@@ -99,7 +99,7 @@ def _find_bad(
     identity = quoted(str(schema.nodes.id))
 
     def note(kind: str, rows: str, sentence: str) -> None:
-        problems.add(database, kind, source.files, rows, sentence)
+        problems.add(database, kind, source.files, rows, sentence, "bad_nodes")
         database.run(f"INSERT INTO bad_nodes SELECT _file, _row FROM ({rows})")
 
     note("no id", flagged(f"{identity} IS NULL", None, "given_nodes"), f"column {schema.nodes.id!r} is empty")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import UNREADABLE, InputError, MissingDataError
 
 MAX_UNPACKED = 200
 """How many times its size a packed file may unpack to."""
@@ -33,13 +33,14 @@ class Loaded:
     rejects: tuple[tuple[int, int, str], ...] = ()
     """(record, byte where it begins, what is wrong) of rows that do not fit the columns; the first ones."""
     num_rejects: int = 0
-    is_text: bool = False
+    text: Path | None = None
+    """Of a text file: the file that was read, a copy where `write_one_ending` had to make one."""
     header: bool = True
 
     @property
     def first_line(self) -> str:
         """Where the names of the columns are."""
-        return f"{self.path}, line 1" if self.is_text and self.header else str(self.path)
+        return f"{self.path}, line 1" if self.text and self.header else str(self.path)
 
 
 def check_file(path: Path) -> None:
@@ -87,13 +88,14 @@ def find_lines(loaded: Loaded, rows: Iterable[int]) -> dict[int, int]:
     Rows are records that were not rejected; a record may go over several lines, and empty lines are none.
     """
     wanted = set(rows)
-    if not loaded.is_text:
+    if loaded.text is None:
         rejected = sorted(record for record, _, _ in loaded.rejects)
         return {row: _skipping(row + 1, rejected) for row in wanted}
-    skipped = {place for _, place, _ in loaded.rejects}
+    # DuckDB counts the bytes before a record from 0 in some files and from 1 in others
+    skipped = {before for _, place, _ in loaded.rejects for before in (place, place - 1)}
     found: dict[int, int] = {}
     row = -2 if loaded.header else -1
-    with _opened(loaded.path) as stream:
+    with _opened(loaded.text) as stream:
         place, start, start_line, inside = 0, 0, 1, False
         for number, line in enumerate(stream, start=1):
             if not inside:
@@ -156,6 +158,19 @@ def _check_unpacked(path: Path) -> None:
                     raise InputError(f"{path} unpacks to more than {MAX_UNPACKED} times its size, so it is not read")
     except (OSError, EOFError) as error:
         raise InputError(f"{path} cannot be unpacked ({error})") from None
+
+
+def write_one_ending(path: Path, target: Path) -> bool:
+    """A copy of a text file whose lines all end in LF; says whether the file had some that did and some in CR LF."""
+    seen = set()
+    try:
+        with _opened(path) as stream, target.open("wb") as copy:
+            for line in stream:
+                seen.add(line.endswith(b"\r\n"))
+                copy.write(line[:-2] + b"\n" if line.endswith(b"\r\n") else line)
+    except UNREADABLE:
+        return False
+    return len(seen) == 2
 
 
 def is_lines(path: Path) -> bool:
