@@ -82,6 +82,24 @@ def test_classes() -> None:
     assert kinds(labels=np.where(LABELS == 2, -1, LABELS)) == ["phantom class"]
 
 
+@pytest.mark.parametrize(
+    ("names", "number", "expected"),
+    [
+        (("high", "low", "Low "), 1, ["alike classes", "lone class"]),
+        (("high", "low", "Low "), 2, ["alike classes"]),
+        (("high", "low", "slow"), 2, []),
+        (None, 1, ["lone class"]),
+    ],
+)
+def test_mistyped_labels(names: tuple[str, ...] | None, number: int, expected: list[str]) -> None:
+    labels = LABELS % 2
+    labels[: 2 * number : 2] = 2
+    graph = Graph.from_arrays(FEATURES, RNG.integers(0, N, size=(2, 400)), labels, num_classes=3, class_names=names)
+    train, odd = np.arange(N) < N // 2, np.arange(N) % 2 == 1
+    made = Federation("one", (Client("a", graph, Split(train, ~train & odd, ~train & ~odd), np.arange(N)),))
+    assert [trap.kind for trap in find_traps(made)] == expected
+
+
 def test_splits() -> None:
     nobody = np.zeros(N // 2, np.bool_)
     everybody = ~nobody

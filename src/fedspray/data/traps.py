@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ class Trap:
     """Something that would silently go wrong."""
 
     kind: str
-    """One of: scale, constant, time, leak, first class, phantom class, untrained class, empty split."""
+    """One of: scale, constant, time, leak, first class, phantom class, alike classes, lone class, untrained class,
+    empty split."""
     sentence: str
 
 
@@ -179,14 +180,26 @@ def _class_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
         yield Trap("first class", f"labels start at {first}, but classes count from 0: class 0 has no node")
         empty = empty[empty > first]
     if len(empty):
-        listed = ", ".join(str(place) if names is None else repr(names[place]) for place in empty[:SHOWN])
-        more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
-        yield Trap("phantom class", f"no node of {_classes(len(empty))} {listed}{more}: nothing to learn or test")
+        yield Trap("phantom class", f"no node of {_classes(empty, names)}: nothing to learn or test")
+    yield from _label_traps(counts, names)
     trained = np.sum([np.bincount(c.graph.labels[c.split.train], minlength=len(counts)) for c in clients], axis=0)
     lacking = np.flatnonzero((counts > 0) & (trained == 0)) if trained.any() else np.array([], np.int64)
     if len(lacking):
-        listed = ", ".join(str(place) if names is None else repr(names[place]) for place in lacking[:SHOWN])
-        yield Trap("untrained class", f"no training node of {_classes(len(lacking))} {listed}: never learned")
+        yield Trap("untrained class", f"no training node of {_classes(lacking, names)}: never learned")
+
+
+def _label_traps(counts: NDArray[np.int64], names: Sequence[str] | None) -> Iterator[Trap]:
+    """Labels that were mistyped: they are classes of their own."""
+    alike: dict[str, list[int]] = {}
+    for place, name in enumerate(names or ()):
+        alike.setdefault("".join(name.split()).casefold(), []).append(place)
+    for places in alike.values():
+        if len(places) > 1:
+            yield Trap("alike classes", f"{_classes(places, names)} differ only in case or spaces: are they one class?")
+    lone = np.flatnonzero(counts == 1)
+    if len(lone) and counts.sum() >= FEWEST_NODES:
+        each = "each " if len(lone) > 1 else ""
+        yield Trap("lone class", f"only one node {each}of {_classes(lone, names)}: is its label mistyped?")
 
 
 def _split_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
@@ -205,5 +218,8 @@ def _split_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
             yield Trap("empty split", f"{count(len(without), 'client')} ({listed}) without a {title} node: {why}")
 
 
-def _classes(number: int) -> str:
-    return "class" if number == 1 else "classes"
+def _classes(places: Sequence[int] | NDArray[np.int64], names: Sequence[str] | None) -> str:
+    """``class 2``, or ``classes 'a', 'b' and 3 more``."""
+    listed = ", ".join(str(place) if names is None else cut(repr(names[place]), 60) for place in places[:SHOWN])
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return f"{'class' if len(places) == 1 else 'classes'} {listed}{more}"
