@@ -56,6 +56,15 @@ def test_a_client_and_a_graph(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert Graph.from_npz("one.npz").equals(Client.load("north").graph)
 
 
+def test_one_is_not_many(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["import", "--schema", "schema.toml", "--out", "one.npz"]) == 0
+    told = capsys.readouterr()
+    assert "12 edges, 1 feature, 2 classes" in told.out + told.err
+    assert "1 row skipped: bad value" in told.err
+    assert run_command(["schema", "check", "schema.toml"]) == 0
+    assert "1 entry for features" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

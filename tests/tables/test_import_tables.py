@@ -159,6 +159,7 @@ def test_a_row_with_several_problems_counts_once(tmp_path: Path) -> None:
     edges = "from,to,amount\nA-1,ghost,-1\n" + "A-1,B-2,1\n" * 9
     schema = with_keys("edges", 'weight = "amount"').replace('"income"', '["debt", "income"]')
     problems = read(tmp_path, nodes, edges, schema).problems
+    assert "odd" not in repr(problems)  # sessions are logged
     assert dict(problems.counts) == {"repeated id": 1, "bad value": 1, "edge to an unknown node": 1}
     assert len([said for said in problems.sentences if "'odd'" in said]) == 4
 
@@ -174,6 +175,19 @@ def test_lines_may_end_in_different_ways(tmp_path: Path, kind: str) -> None:
     made = import_tables(Schema.from_toml('format = 1\n[nodes]\nid = "id"\n' + NUMERIC), nodes=[str(file)])
     assert made.graph.dense_features()[:, 0].tolist() == list(range(9))
     assert [said.split(": ")[0] for said in made.problems.sentences] == [f"{file}, line {len(rows)}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("", "look like 2024-12-31"), ("unix", "be seconds since 1970"), ("%d.%m.%Y", "have the format %d.%m.%Y")],
+)
+def test_what_a_date_must_look_like(tmp_path: Path, given: str, said: str) -> None:
+    (tmp_path / "n.csv").write_text("id,since\n1,\n2,then\n")
+    feature = '[[features]]\ncolumns = "since"\nkind = "date"\n' + (f'time_format = "{given}"\n' if given else "")
+    made = import_tables(
+        Schema.from_toml('format = 1\n[nodes]\nid = "id"\n' + feature), nodes=[str(tmp_path / "n.csv")]
+    )
+    assert f"'then', but dates must {said}" in made.problems.sentences[0]
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

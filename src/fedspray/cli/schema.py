@@ -7,6 +7,7 @@ from typing import Annotated
 
 from rich.markup import escape
 
+from fedspray import display
 from fedspray.cli.flags import AsJson, Count, argument, examples, flag, group
 from fedspray.cli.output import Output
 from fedspray.cli.tables import Memory, Nodes, progress
@@ -26,7 +27,8 @@ def check(file: SchemaFile, /) -> None:
     from fedspray.tables.schema import Schema
 
     read = Schema.load(file)
-    Output().note(f"{file} is a schema with {len(read.features)} entries for features")
+    entries = display.count(len(read.features), "entry for features", "entries for features")
+    Output().note(f"{file} is a schema with {entries}")
 
 
 def diff(first: SchemaFile, second: SchemaFile, /, *, as_json: AsJson = False) -> None:
@@ -95,4 +97,5 @@ def merge(
 
     agreed = merge(Schema.load(file), [Contribution.load(each) for each in statistics])
     write_new(out, agreed.to_toml())
-    Output().note(f"{out} has the scales and vocabularies of {len(statistics)} sites: each imports with it")
+    sites = display.count(len(statistics), "site")
+    Output().note(f"{out} has the scales and vocabularies of {sites}: each imports with it")

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from fedspray.cli.flags import AsJson, examples, flag
 from fedspray.cli.output import Output
+from fedspray.display import count
 from fedspray.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def import_files(
     for trap in done.traps:
         output.note(f"warning: {trap.sentence}")
     summary: dict[str, Any] = done.summary() | {"seconds": round(time.perf_counter() - started, 3)}
-    sizes = [f"{summary[f'num_{what}']:,} {what}" for what in ("nodes", "edges", "features", "classes")]
+    kinds = {"nodes": "node", "edges": "edge", "features": "feature", "classes": "class"}
+    sizes = [count(summary[f"num_{many}"], one, many) for many, one in kinds.items()]
     output.show(f"[bold]{escape(str(out))}[/bold]: {done.kind}, {', '.join(sizes)}, in {summary['seconds']:.1f} s")
     if done.kind == "federation":
         output.note(f"look at it with: fedspray inspect --dataset {out}")

@@ -25,6 +25,12 @@ from fedspray.tables.words import category, listed, text, word_set
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SPARSE_WIDTH, SPARSE_SHARE = 64, 0.25
 """Features are stored sparse from so many columns on, if at most this share of the entries is not 0."""
+DATES = {
+    None: "look like 2024-12-31 or 2024-12-31 23:59:00",
+    "unix": "be seconds since 1970",
+    "unix_ms": "be milliseconds since 1970",
+}
+"""What cells must be, by `time_format`."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +85,10 @@ def bad_cells(feature: Feature) -> Iterator[tuple[str, str]]:
     if feature.kind == "numeric":
         value = f"TRY_CAST({column} AS DOUBLE)"
         odd = f"{value} IS NULL OR NOT isfinite({value}) OR abs({value}) > {FLOAT32_MAX!r}"
-        yield f"{column} IS NOT NULL AND ({odd})", f"{title} holds {{value}}, but must hold finite numbers"
+        yield f"{column} IS NOT NULL AND ({odd})", f"{title} holds {{value}}, but values must be finite numbers"
     elif feature.kind == "date":
-        form = feature.time_format or "2024-12-31 or 2024-12-31 23:59:00"
-        yield f"{column} IS NOT NULL AND {moment(feature)} IS NULL", f"{title} holds {{value}}, but must hold {form}"
+        form = DATES.get(feature.time_format, f"have the format {feature.time_format}")
+        yield f"{column} IS NOT NULL AND {moment(feature)} IS NULL", f"{title} holds {{value}}, but dates must {form}"
     elif feature.kind == "category" and not feature.other and feature.vocabulary is not None:
         known = f"[{', '.join(map(literal, feature.vocabulary))}]"
         yield (
@@ -90,7 +96,10 @@ def bad_cells(feature: Feature) -> Iterator[tuple[str, str]]:
             f"{title} holds {{value}}, which is not in the vocabulary",
         )
     elif feature.kind == "set":
-        yield f"{column} IS NOT NULL AND {listed(feature)} IS NULL", f"{title} holds {{value}}, but must hold a list"
+        yield (
+            f"{column} IS NOT NULL AND {listed(feature)} IS NULL",
+            f"{title} holds {{value}}, but values must be lists",
+        )
 
 
 def encode(

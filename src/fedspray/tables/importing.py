@@ -56,7 +56,7 @@ class Imported:
         """Everything as one client."""
         if self.owner is not None:
             raise InputError(
-                f"the tables hold {len(self.clients)} clients, so they can't all belong to {name!r}: "
+                f"the tables hold {count(len(self.clients), 'client')}, so they can't all belong to {name!r}: "
                 "give this client's own files with --nodes and --edges"
             )
         return self._federation((name,), np.zeros(self.graph.num_nodes, np.int64), name).clients[0]

@@ -71,7 +71,7 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
     _find_bad(database, schema, source, problems)
     if ends.time:
         odd = flagged("said IS NOT NULL AND moment IS NULL", "said", "links")
-        said = f"column {ends.time!r} holds {{value}}, but must hold a date or time"
+        said = f"column {ends.time!r} holds {{value}}, but values must be dates or times"
         problems.add(database, "bad time", source.files, odd, said)
         database.run("DELETE FROM links WHERE said IS NOT NULL AND moment IS NULL")
     if ends.weight:

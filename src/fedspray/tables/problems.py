@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from fedspray.display import count
+from fedspray.display import count, line
 from fedspray.errors import InputError, printable
 from fedspray.tables.database import Database, literal
 from fedspray.tables.textfiles import Loaded, find_lines, line_at
@@ -14,7 +14,7 @@ SHOWN = 5
 """Rows of each kind of problem that are shown."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Problems:
     """What is wrong with the rows of some files."""
 
@@ -22,6 +22,9 @@ class Problems:
     """Rows by kind of problem; a row that has several counts once, under the first."""
     sentences: list[str] = field(default_factory=list)
     """The first problems of each kind, with file and line."""
+
+    def __repr__(self) -> str:
+        return line(self, *self.skipped())
 
     @property
     def total(self) -> int:

@@ -136,10 +136,10 @@ def _bad_split(schema: Schema) -> tuple[str, str, str]:
     column = quoted(split.column)
     if split.kind == "column":
         parts = (split.train, split.val, split.test)
-        said = f"column {split.column!r} holds {{value}}, but must hold {', '.join(map(repr, parts))} or nothing"
+        said = f"column {split.column!r} holds {{value}}, but must be {', '.join(map(repr, parts))} or empty"
         return "bad split", flagged(f"{column} NOT IN ({', '.join(map(literal, parts))})", column, "given_nodes"), said
     when = moment(Feature((split.column,), "date"))
-    said = f"column {split.column!r} holds {{value}}, but must hold a date"
+    said = f"column {split.column!r} holds {{value}}, but values must be dates"
     labelled = f"{quoted(schema.nodes.label)} IS NOT NULL AND " if schema.nodes.label else ""
     return "bad split", flagged(f"{labelled}{when} IS NULL", f"coalesce({column}, '')", "given_nodes"), said
 

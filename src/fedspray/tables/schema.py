@@ -20,7 +20,7 @@ from typing import Any
 
 from fedspray.data.graph import repeated
 from fedspray.data.splits import SPLIT, SplitRule
-from fedspray.display import line
+from fedspray.display import count, line
 from fedspray.errors import InputError, MissingDataError, unknown
 from fedspray.tables import toml
 from fedspray.tables.feature import Feature
@@ -147,7 +147,7 @@ class Schema:
 
     def __repr__(self) -> str:
         label = None if self.nodes.label is None else f"label {self.nodes.label}"
-        return line(self, self.name, label, f"{len(self.features)} entries for features")
+        return line(self, self.name, label, count(len(self.features), "entry for features", "entries for features"))
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
