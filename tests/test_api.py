@@ -10,11 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from toys import awkward_federation, ragged_federation
 
 import fedspray as fs
@@ -45,7 +47,13 @@ def test_scores_are_those_of_the_summary(result: fs.RunResult) -> None:
         assert dict(score.per_seed) == {row["seed"]: row[name] for row in summary["seeds"]}
         assert float(score) == score.mean
         assert f"{score:.1%}" == f"{score.mean:.1%}"
-    nothing = result.score("no such metric")
+    with pytest.raises(fs.InputError, match=r"unknown metric 'f1'.*did you mean 'macro_f1'"):
+        result.score("f1")
+
+
+def test_a_metric_that_older_results_lack_is_not_available(result: fs.RunResult) -> None:
+    old = [replace(each, metrics={k: v for k, v in each.metrics.items() if k != "auprc"}) for each in result.seeds]
+    nothing = replace(result, seeds=old).score("auprc")
     assert (nothing.mean, f"{nothing:.1%}") == (None, "n/a")
 
 
@@ -209,6 +217,9 @@ def test_a_report_takes_results_folders_and_comparisons(federation: fs.Federatio
     assert (mixed["methods"], mixed["reference"], mixed["finding"]) == (again["methods"], "local", again["finding"])
     comparison = fs.compare(federation, ["local", "fedavg"], rounds=2, hidden=8, bootstrap=0)
     assert fs.report(comparison, tmp_path / "compared.html")["finding"] == mixed["finding"]
+    assert fs.report(comparison, tmp_path / "compared.html", reference="fedavg")["reference"] == "fedavg"
+    with pytest.raises(fs.InputError, match="unknown reference 'nonsense'"):
+        fs.report(comparison, tmp_path / "compared.html", reference="nonsense")
     assert fs.report(local, tmp_path / "one.html")["methods"] == ["local"]
     assert all((tmp_path / f"{name}.html").stat().st_size > 10**6 for name in ("mixed", "folders", "compared", "one"))
     for wrong in (ComparisonWithoutPages, [3]):
@@ -217,6 +228,17 @@ def test_a_report_takes_results_folders_and_comparisons(federation: fs.Federatio
 
 
 ComparisonWithoutPages = fs.ComparisonResult({"rows": [], "seeds": [], "failures": []})
+
+
+def test_one_link_is_a_list_of_one_and_a_device_may_be_torchs(federation: fs.Federation) -> None:
+    given: dict[str, Any] = {"rounds": 1, "hidden": 4}
+    listed = fs.run(federation, "fedavg", link=["noise sigma=0.1"], **given)
+    alone = fs.run(federation, "fedavg", link="noise sigma=0.1", device=torch.device("cpu"), **given)
+    assert alone.summary()["models"] == listed.summary()["models"]
+    compared = fs.compare(federation, ["fedavg"], link="noise sigma=0.1", bootstrap=0, **given)
+    assert compared.table["overall"].tolist() == [alone.overall.mean]
+    with pytest.raises(fs.InputError, match="link is 5"):
+        fs.run(federation, "fedavg", link=5, **given)
 
 
 # ---- compare ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fedspray.data.graph import Graph, repeated
 from fedspray.data.reading import read_federation
 from fedspray.data.traps import TrapWarning
 from fedspray.errors import InputError, MissingDataError
-from fedspray.experiment import Data, RunSettings, Way, run_knobs, way_knobs
+from fedspray.experiment import Data, RunSettings, Way, knobs, run_knobs, way_knobs
 from fedspray.federate import open_data, traps_of
 from fedspray.objects import (
     DEFAULT_BACKBONE,
@@ -222,7 +222,8 @@ def report(
     Args:
         results: a comparison, or one or several runs: results or folders.
         out: the page.
-        reference: the method to compare the others with; by default ``local``, or else the first.
+        reference: the method to compare the others with; by default ``local``, or else the first (a comparison's own
+            reference, if it has no ``local``).
 
     Returns:
         ``methods``, ``reference``, ``finding`` (the headline) and ``bytes`` (the size of the page).
@@ -232,7 +233,8 @@ def report(
             raise InputError(
                 f"the comparison has {len(results.pages)} pages, but one is needed: .save writes all of them"
             )
-        return write_page(next(iter(results.pages.values())), out)
+        page = next(iter(results.pages.values()))
+        return write_page(page if reference is None else page.against(reference), out)
     listed = [results] if isinstance(results, RunResult | str | Path) else list(results)
     with tempfile.TemporaryDirectory() as temporary:
         folders = []
@@ -274,7 +276,7 @@ def _resolved(
         values=dict(chosen.values) if rounds is None else {**chosen.values, "rounds": rounds},
         backbone_of=backbones_named(backbone_of or {}),
         seeds=tuple(_seeds(seeds)),
-        **{name: value for name, value in values.items() if name in own},
+        **{name: knobs()[name].read(value) for name, value in values.items() if name in own},
     )
     resolved = resolve(settings)
     resolved.refuse_text()

@@ -116,8 +116,9 @@ def near(given: str, known: Iterable[str]) -> str | None:
     """The known name behind another library's word or a misspelling."""
     names = {name.replace("-", "_"): name for name in known}
     word = given.lower().replace("-", "_")
-    if ELSEWHERE.get(word) in names:
-        return names[ELSEWHERE[word]]
+    elsewhere = ELSEWHERE.get(word) or METRICS_ELSEWHERE.get(word)
+    if elsewhere in names:
+        return names[elsewhere]
     return next((names[found] for found in difflib.get_close_matches(word, names, n=1, cutoff=0.6)), None)
 
 
@@ -145,3 +146,5 @@ _NAMES_ELSEWHERE = {
 }
 ELSEWHERE = {alias: name for name, aliases in _NAMES_ELSEWHERE.items() for alias in aliases}
 """Other libraries' words for our names."""
+METRICS_ELSEWHERE = {"f1": "macro_f1", "f1_score": "macro_f1", "accuracy": "overall", "acc": "overall"}
+"""The same for metrics, which are no settings."""

@@ -80,6 +80,7 @@ class Knob:
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a table of names and values")
             return dict(value)
         if self.is_list:
+            value = [value] if isinstance(value, str) else value
             if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a list of texts")
             return tuple(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +104,10 @@ class Comparison:
         known = (self.federation or self.agreement or {}).get("class_names")
         count = len(self.methods[0].seeds[0].metrics["recall"])
         return list(known) if known else [f"class {c}" for c in range(count)]
+
+    def against(self, reference: str) -> Comparison:
+        """The same methods, compared with this one: a label or an algorithm among them."""
+        return replace(self, reference=_reference(self.methods, reference))
 
     def reference_of(self, method: Contender) -> Contender | None:
         """A method's reference; None for a reference itself, or if its backbone has none."""

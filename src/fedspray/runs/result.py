@@ -14,7 +14,7 @@ import numpy as np
 
 from fedspray import files, stored
 from fedspray.display import count, line, percent, percent_spread, table
-from fedspray.errors import InputError
+from fedspray.errors import InputError, unknown
 from fedspray.evaluation.metrics import METRICS
 from fedspray.files import Json
 from fedspray.runs import benefit, proxies
@@ -144,7 +144,11 @@ class RunResult:
         return self.score("minority")
 
     def score(self, metric: str) -> Score:
-        """Any metric of the reported round on test nodes, over seeds."""
+        """Any metric of the reported round on test nodes, over seeds; n/a in results older than the metric."""
+        found = {name: value for each in self.seeds for name, value in each.metrics.items()}
+        known = {*METRICS, *(name for name, value in found.items() if not isinstance(value, list | dict | str))}
+        if metric not in known:
+            raise unknown("metric", metric, known)
         values = {result.seed: result.metrics.get(metric) for result in self.seeds}
         return Score(**spread(list(values.values())), per_seed=values)
 
