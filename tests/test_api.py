@@ -10,11 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from toys import awkward_federation, ragged_federation
@@ -265,6 +267,20 @@ def test_a_comparison_holds_the_figures_of_single_runs(federation: fs.Federation
     assert json.loads((tmp_path / "comparison.json").read_text())["rows"] == more.summary["rows"]
 
 
+def test_a_data_set_is_a_name_an_object_or_a_class() -> None:
+    given: dict[str, Any] = {"rounds": 1, "hidden": 4, "bootstrap": 0}
+    small = fs.Banks(num_nodes=200)
+    built = fs.build_federation("banks", nodes=200)
+    for other in (fs.build_federation(small), fs.build_federation(fs.Banks, nodes=200)):
+        assert (other.fingerprint(), other.settings) == (built.fingerprint(), built.settings)
+    cells = [fs.compare(data, ["local"], **given).summary["rows"][0]["cells"] for data in (built, small, [small])]
+    assert cells[0] == cells[1] == cells[2]
+    with pytest.raises(fs.InputError, match="all its settings"):
+        fs.build_federation(small, nodes=400)
+    with pytest.raises(fs.InputError, match="backbones="):
+        fs.compare(small, ["local"], backbone="gcn", **given)
+
+
 def test_worker_processes_find_a_federation_of_python() -> None:
     given: dict[str, Any] = {"rounds": 2, "seeds": 2, "hidden": 4, "bootstrap": 0}
     here, elsewhere = (fs.compare(ragged_federation(), ["local", fs.FedAvg()], jobs=jobs, **given) for jobs in (1, 2))
@@ -369,3 +385,63 @@ def test_records_reach_the_bar_and_the_caller(
     fs.run(federation, "local", rounds=3, hidden=4, on_record=lambda seed, record: heard.append(record["round"]))
     assert heard == [1, 2, 3]
     assert "3/3" in capsys.readouterr().err
+
+
+# ---- arguments of a wrong type ---------------------------------------------------------------------------------------
+
+untyped: Any = fs
+GRAPH = ragged_federation().clients[0].graph
+FRAME = pd.DataFrame({"secret": [4711]})
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("federation", lambda f: untyped.run("banks")),
+        ("callbacks", lambda f: untyped.run(f, callbacks=fs.Callback())),
+        ("a callback", lambda f: untyped.run(f, callbacks=[fs.Callback])),
+        ("a callback", lambda f: untyped.run(f, callbacks=[print])),
+        ("on_record", lambda f: untyped.run(f, on_record=5)),
+        ("backbone_of", lambda f: untyped.run(f, "local", backbone_of="gcn")),
+        ("out", lambda f: untyped.run(f, out=5)),
+        ("out", lambda f: untyped.compare(f, ["local"], out=5)),
+        ("jobs", lambda f: untyped.compare(f, ["local"], jobs=0)),
+        ("jobs", lambda f: untyped.compare(f, ["local"], jobs="2")),
+        ("threads", lambda f: untyped.compare(f, ["local"], threads=1.5)),
+        ("bootstrap", lambda f: untyped.compare(f, ["local"], bootstrap=-1)),
+        ("path", lambda f: untyped.load(5)),
+        ("folder", lambda f: untyped.resume(None)),
+        ("federation", lambda f: untyped.inspect(GRAPH)),
+        ("out", lambda f: untyped.report("page.html", f)),
+        ("results", lambda f: untyped.report(5, "page.html")),
+        (f"{__file__}/settings.json", lambda f: untyped.report(__file__, "page.html")),
+        ("graphs", lambda f: untyped.Federation.from_graphs(GRAPH)),
+        ("the graph of client a", lambda f: untyped.Federation.from_graphs({"a": FRAME})),
+        ("a client's name", lambda f: untyped.Federation.from_graphs({1: GRAPH})),
+        ("graph", lambda f: untyped.Federation.from_graph(FRAME, [[0]])),
+        ("parts", lambda f: untyped.Federation.from_graph(GRAPH, 5)),
+        ("the nodes of client client_00", lambda f: untyped.Federation.from_graph(GRAPH, np.zeros(10, int))),
+        ("data", lambda f: untyped.Graph.from_pyg([GRAPH.to_pyg()])),
+        ("graph", lambda f: untyped.Graph.from_networkx(GRAPH.to_pyg())),
+        ("schema", lambda f: untyped.import_tables("schema.toml")),
+        ("nodes", lambda f: untyped.import_tables(fs.Schema(), nodes=FRAME)),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(
+    name: str, call: Callable[[Any], Any], federation: fs.Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fs.InputError) as refusal:
+        call(federation)
+    assert str(refusal.value).startswith(f"{name} ")
+    assert "4711" not in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_of_pytorch_geometric_are_graphs(federation: fs.Federation) -> None:
+    graphs = {client.name: client.graph for client in federation.clients}
+    given = {name: graph.to_pyg() for name, graph in graphs.items()}
+    assert fs.Federation.from_graphs(given).fingerprint() == fs.Federation.from_graphs(graphs).fingerprint()
+    halves = np.array_split(np.arange(GRAPH.num_nodes), 2)
+    whole, pyg = (fs.Federation.from_graph(graph, halves) for graph in (GRAPH, GRAPH.to_pyg()))
+    assert pyg.fingerprint() == whole.fingerprint()

@@ -162,6 +162,17 @@ def test_own_graph(graph_file: Path) -> None:
     }
 
 
+def test_a_graph_in_memory_is_cut_like_its_file(graph_file: Path) -> None:
+    graph = Graph.from_npz(graph_file)
+    saved = build_federation(graph_file, clients=2, resolution=1.5, split="60/20/20")
+    for given in (graph, graph.to_pyg()):
+        cut = build_federation(given, clients=2, resolution=1.5, split="60/20/20")
+        assert (cut.fingerprint(), cut.split_fingerprint()) == (saved.fingerprint(), saved.split_fingerprint())
+        assert cut.settings == {**saved.settings, "dataset": "graph"}
+    with pytest.raises(InputError, match="the number of clients is missing"):
+        build_federation(graph)
+
+
 def test_graph_hash_is_of_the_content(graph_file: Path, tmp_path: Path) -> None:
     graph = Graph.from_npz(graph_file)
     graph.to_npz(tmp_path / "copy.npz")
@@ -246,7 +257,7 @@ def test_saved_federation(graph_file: Path, tmp_path: Path) -> None:
         ({}, "clients is missing"),
         ({"clients": "3"}, "text '3'"),
         ({"dataset": "banks", "nodes": 1e3}, "nodes is 1000.0"),
-        ({"dataset": Graph.from_arrays([[1.0]], [[], []])}, "dataset is a Graph"),
+        ({"dataset": [1]}, "dataset is a list"),
         ({"dataset": Path("absent.npz")}, r"absent\.npz does not"),
         ({"dataset": "pubmd"}, "data set 'pubmd'.*banks.*you mean 'pubmed'"),
         ({"dataset": "fractions:Fraction", "clients": 1}, "unknown data set"),

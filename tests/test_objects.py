@@ -132,7 +132,7 @@ def test_a_run_folder_describes_an_object_by_name(tmp_path: Path) -> None:
     [
         ({"algorithm": fs.GCN()}, "the algorithm is a GCN"),
         ({"algorithm": fs.GCN}, "class GCN"),
-        ({"algorithm": 3}, "the algorithm is a int"),
+        ({"algorithm": 3}, "the algorithm is 3, but"),
         ({"backbone": Network(1, 2, 3)}, "the backbone is a Network"),
         ({"backbone": lambda *sizes: Network(*sizes)}, r"a function, .* built as Class\(in, hidden, out\)"),
         ({"algorithm": "local", "backbone_of": {"client_00": fs.GCN(hidden=4)}}, "share the settings"),

@@ -146,7 +146,7 @@ MISTAKES: dict[str, Callable[[fs.Federation, Any], object]] = {
     "inspect": lambda federation, model: fs.inspect(federation.clients[0].graph),  # type: ignore[arg-type]
     "compare": lambda federation, model: fs.compare([federation.clients[0].graph], ["local"]),  # type: ignore[list-item]
     "compare methods": lambda federation, model: fs.compare(federation, federation.clients[0].graph),  # type: ignore[arg-type]
-    "build": lambda federation, model: fs.build_federation(federation.clients[0].graph),  # type: ignore[arg-type]
+    "build": lambda federation, model: fs.build_federation(federation.clients[0].graph),
     "report": lambda federation, model: fs.report([federation], "x.html"),  # type: ignore[list-item]
     "predict array": lambda federation, model: model.predict(federation.clients[0].graph.features),
     "predict frame": lambda federation, model: model.predict(pd.DataFrame({"acct-no": [FEATURE]})),

@@ -18,9 +18,11 @@ from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph, repeated
 from fedspray.data.reading import read_federation
 from fedspray.data.traps import TrapWarning
-from fedspray.errors import InputError, MissingDataError
+from fedspray.datasets.base import ClientGraphs
+from fedspray.errors import PATH, InputError, MissingDataError, expect
 from fedspray.experiment import Data, RunSettings, Way, knobs, run_knobs, way_knobs
-from fedspray.federate import open_data, traps_of
+from fedspray.federate import build_federation, open_data, traps_of
+from fedspray.knob import refuse_outside
 from fedspray.objects import (
     DEFAULT_BACKBONE,
     AnyAlgorithm,
@@ -83,11 +85,12 @@ def run(
             ``threads``, ``engine="ray"`` and ``cluster`` (the Ray head, by default one started here),
             ``checkpoint_every``, ``track="mlflow"`` or ``"wandb"``.
     """
-    _check_federation(federation)
+    expect(Federation, _BUILT, federation=federation)
+    _check_heard(callbacks, on_record)
+    folder = _folder(out)
     _warn_of_traps(federation)
     way = Way(**{name: values.pop(name) for name in way_knobs() if name in values})
     resolved = _resolved(algorithm, backbone, preset, rounds, seeds, backbone_of, values, out)
-    folder = None if out is None else Path(out)
     with (
         tracked(way.track, header(federation.roster, resolved)) as (trackers, keep),
         _rounds_bar(progress, resolved) as bar,
@@ -107,6 +110,8 @@ def resume(folder: str | Path, federation: Federation | None = None, *, progress
         federation: the one it was started on; optional if the command line started it.
         progress: show a bar in a terminal or notebook.
     """
+    expect(PATH, "the path of a run folder", folder=folder)
+    expect((Federation, type(None)), _BUILT, federation=federation)
     target = Path(folder)
     settings, content = runs.load_settings(target)
     if (target / "result.json").exists():
@@ -119,8 +124,11 @@ def resume(folder: str | Path, federation: Federation | None = None, *, progress
         return runs.carry_out(own, resolved, target, threads=content["threads"], callbacks=bar)
 
 
+AnyData = Federation | str | Path | ClientGraphs | type[ClientGraphs]
+
+
 def compare(
-    data: Federation | str | Path | Sequence[Federation | str | Path],
+    data: AnyData | Sequence[AnyData],
     methods: Sequence[Any] | Mapping[str, Any],
     *,
     backbones: AnyBackbone | Sequence[AnyBackbone] | None = None,
@@ -137,7 +145,7 @@ def compare(
     """Compares methods on the same splits and seeds, with statistics.
 
     Args:
-        data: a federation, a data set's name or path, or several of them.
+        data: a federation, a data set's name, path, object or class, or several of them.
         methods: names, objects, classes or tables as in ``[compare]``; a mapping names them for the tables.
         backbones: one or several, replacing the methods' own; by default each method's own, or ``gcn``.
         rounds: number of rounds; 300 by default.
@@ -150,8 +158,9 @@ def compare(
         progress: show a bar in a terminal or notebook.
         values: any setting, for all methods, overriding an object's; and options of the run, as for `run`.
     """
-    own = {name: value for name, value in values.items() if name in run_knobs()}
-    settings = {name: value for name, value in values.items() if name not in own}
+    workers = Workers(jobs, threads)
+    refuse_outside("bootstrap", bootstrap, "int", {"least": 0})
+    own, settings = _divided(values)
     with _kept_in(out) as folder:
         federations, named = _datasets(data, folder / "data")
         compared = {"datasets": named, "seeds": _seeds(seeds), **_methods(methods, backbones, jobs)}
@@ -160,7 +169,6 @@ def compare(
         if rounds is not None:
             settings["rounds"] = rounds
         study = Study.from_values({**own, "compare": compared}, "compare", {"": settings})
-        workers = Workers(jobs, threads)
         for target, federation in federations.items():
             if not target.exists():
                 federation.save(target)
@@ -175,9 +183,7 @@ def compare(
         if out is not None:
             result.save(folder)
     if result.failures:
-        first, cells = result.failures[0], sum(len(row.ended) for row in rows)
-        count = f"{len(result.failures)} of {cells} cells failed, see .failures"
-        warnings.warn(f"{count}; the first: {first['method']}, seed {first['seed']}: {first['reason']}", stacklevel=2)
+        _warn_of_failures(result.failures, sum(len(row.ended) for row in rows))
     return result
 
 
@@ -186,6 +192,7 @@ Loaded = RunResult | ComparisonResult | Federation | Client | PersonalModel | Gr
 
 def load(path: str | Path) -> Loaded:
     """Reads what is at a path: a run, a comparison, a federation, a client, a personal model or a graph."""
+    expect(PATH, "a path", path=path)
     source = Path(path)
     if not source.exists():
         raise MissingDataError(f"{source} does not exist: give {_LOADABLE}")
@@ -228,6 +235,7 @@ def report(
     Returns:
         ``methods``, ``reference``, ``finding`` (the headline) and ``bytes`` (the size of the page).
     """
+    expect(PATH, "the path of the page", out=out)
     if isinstance(results, ComparisonResult):
         if len(results.pages) != 1:
             raise InputError(
@@ -235,12 +243,12 @@ def report(
             )
         page = next(iter(results.pages.values()))
         return write_page(page if reference is None else page.against(reference), out)
-    listed = [results] if isinstance(results, RunResult | str | Path) else list(results)
+    listed = [results] if isinstance(results, (RunResult, *PATH)) else results
+    expect(Sequence, "a comparison, or one or several runs: results or folders", results=listed)
     with tempfile.TemporaryDirectory() as temporary:
         folders = []
         for number, result in enumerate(listed):
-            if not isinstance(result, RunResult | str | Path):
-                raise InputError(f"a result is a {type(result).__name__}, but must be a run's result or folder")
+            expect((RunResult, *PATH), "a run's result or folder", result=result)
             if isinstance(result, RunResult):
                 folders.append(result.folder or result.save(Path(temporary) / f"run-{number}"))
             else:
@@ -250,7 +258,7 @@ def report(
 
 def inspect(federation: Federation) -> statistics.FederationStatistics:
     """Statistics of a federation: who holds what, majority and minority, homophily, divergence."""
-    _check_federation(federation)
+    expect(Federation, _BUILT, federation=federation)
     return statistics.describe(federation)
 
 
@@ -265,6 +273,7 @@ def _resolved(
     out: str | Path | None,
 ) -> Resolved:
     """What `run` was asked for, as objects."""
+    expect((Mapping, type(None)), "names of clients with their backbones", backbone_of=backbone_of)
     own, method = run_knobs(), RunSettings(preset=preset).algorithm if algorithm is None else algorithm
     chosen = Chosen.of(method, backbone, preset, {k: v for k, v in values.items() if k not in own})
     check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
@@ -292,14 +301,29 @@ def _warn_of_session(chosen: Chosen, out: str | Path | None) -> None:
         )
 
 
+def _warn_of_failures(failures: Sequence[Mapping[str, Any]], cells: int) -> None:
+    first, count = failures[0], f"{len(failures)} of {cells} cells failed, see .failures"
+    warnings.warn(f"{count}; the first: {first['method']}, seed {first['seed']}: {first['reason']}", stacklevel=3)
+
+
 def _warn_of_traps(federation: Federation) -> None:
     for trap in traps_of(federation):
         warnings.warn(trap.sentence, TrapWarning, stacklevel=3)
 
 
-def _check_federation(given: object) -> None:
-    if not isinstance(given, Federation):
-        raise InputError(f"federation is a {type(given).__name__}, but must be a Federation: see build_federation")
+_BUILT = "a Federation: see build_federation"
+
+
+def _check_heard(callbacks: object, on_record: object) -> None:
+    expect((list, tuple), "a list of Callback objects", callbacks=callbacks)
+    for each in callbacks if isinstance(callbacks, list | tuple) else ():
+        expect(Callback, "an object of a subclass of Callback (functions go to on_record=)", **{"a callback": each})
+    expect((Callable, type(None)), "a function of the seed and a record", on_record=on_record)
+
+
+def _folder(out: str | Path | None) -> Path | None:
+    expect((*PATH, type(None)), "the path of a folder, or None", out=out)
+    return None if out is None else Path(out)
 
 
 def _seeds(given: int | Iterable[int]) -> list[int]:
@@ -325,31 +349,48 @@ def _rounds_bar(wanted: bool, run: Resolved) -> Iterator[list[Callback]]:
 
 @contextmanager
 def _kept_in(out: str | Path | None) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
+    target = _folder(out)
+    if target is not None:
+        yield target
         return
     with tempfile.TemporaryDirectory(prefix="fedspray-") as folder:
         yield Path(folder)
 
 
+_INSTEAD = {
+    "backbone": "use backbones=",
+    "algorithm": "use methods",
+    "preset": "give the method as {'algorithm': NAME, 'preset': NAME}",
+    "backbone_of": "use run for clients with other backbones",
+}
+"""What to do about arguments that only `run` takes."""
+
+
+def _divided(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the run, and settings."""
+    for name in _INSTEAD.keys() & values.keys():
+        raise InputError(f"compare takes no {name}=: {_INSTEAD[name]}")
+    own = {name: value for name, value in values.items() if name in run_knobs()}
+    return own, {name: value for name, value in values.items() if name not in own}
+
+
 def _datasets(data: object, folder: Path) -> tuple[dict[Path, Federation], list[dict[str, str]]]:
     """Where to save federations, so that worker processes find them, and the data as entries of ``[compare]``."""
-    listed = [data] if isinstance(data, Federation | str | Path) else data
-    if not isinstance(listed, Sequence):
-        raise InputError(f"data is a {type(data).__name__}, but must be a Federation, a name, a path or a list of them")
     federations, entries = {}, []
-    for each in listed:
+    for each in data if isinstance(data, list | tuple) else [data]:
         if isinstance(each, str | Path):
             entries.append({"dataset": str(each)})
-        elif isinstance(each, Federation):
-            _warn_of_traps(each)
-            identity = [each.name, dict(each.settings), each.fingerprint(), each.split_fingerprint()]
-            digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-            target = folder.absolute() / digest[:16]
-            federations[target] = each
-            entries.append({"name": each.name, "dataset": str(target)})
-        else:
-            raise InputError(f"data holds a {type(each).__name__}, but must be Federations, names or paths")
+            continue
+        federation = each if isinstance(each, Federation) else build_federation(each)
+        _warn_of_traps(federation)
+        identity = [
+            *(federation.name, dict(federation.settings)),
+            *(federation.fingerprint(), federation.split_fingerprint()),
+        ]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        target = folder.absolute() / digest[:16]
+        federations[target] = federation
+        entries.append({"name": federation.name, "dataset": str(target)})
     return federations, entries
 
 

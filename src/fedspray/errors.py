@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
 UNREADABLE = (
     OSError,
@@ -102,6 +103,25 @@ def printable(text: str) -> str:
     """A text from another machine, for terminals and logs: one line, and not too long."""
     line = one_line(text[: 2 * LONGEST])
     return line if len(line) <= LONGEST and len(text) <= 2 * LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+PATH = (str, os.PathLike)
+"""The types of a path, for `expect`."""
+
+
+def expect(kinds: Any, words: str, /, **given: object) -> None:
+    """Refuses arguments of a public function that are of other types; ``words`` say what they must be."""
+    for name, value in given.items():
+        if not isinstance(value, kinds):
+            raise InputError(f"{name} is {described(value)}, but must be {words}")
+
+
+def described(value: object) -> str:
+    """A value of a wrong type, for a message: a plain one as it is, of others the type alone."""
+    if isinstance(value, str | int | float | None):
+        return printable(repr(value))
+    name = value.__name__ if isinstance(value, type) else type(value).__name__
+    return f"the class {name}" if isinstance(value, type) else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], *, elsewhere: Iterable[str] = ()) -> InputError:

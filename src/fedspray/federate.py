@@ -6,14 +6,14 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedspray import datasets, plugins
 from fedspray.data import preparation
 from fedspray.data.federation import Federation
-from fedspray.data.graph import Graph
+from fedspray.data.graph import Graph, as_graph
 from fedspray.data.reading import read_federation, read_graph
 from fedspray.data.splits import SCOPES, SplitRule
 from fedspray.data.traps import Trap, find_traps
@@ -23,6 +23,9 @@ from fedspray.experiment import Data, data_knobs, located, owned_fields, partiti
 from fedspray.knob import kind_of
 from fedspray.partitioners.base import Partitioner
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data as PygData
+
 DEFAULT_PARTITIONER = "louvain"
 
 _ALWAYS = ("prepare", "split", "split_scope")
@@ -30,7 +33,7 @@ _ALWAYS = ("prepare", "split", "split_scope")
 
 
 def build_federation(
-    dataset: str | Path | DatasetCard | FederationCard | ClientGraphs,
+    dataset: str | Path | DatasetCard | FederationCard | ClientGraphs | type[ClientGraphs] | Graph | PygData,
     *,
     partitioner: str | Partitioner | type[Partitioner] | None = None,
     seed: int | None = None,
@@ -41,7 +44,8 @@ def build_federation(
     Args:
         dataset: a name from `datasets.names`, the path of a graph in npz format, or a folder: a saved federation, or
             a graph in npz format for each client. A path with a ``/`` may start in ``FEDSPRAY_DATA``. In Python also a
-            card, or an object such as `Banks` with all its settings.
+            card, a class such as `Banks`, an object of it with all its settings, or one graph: a `Graph` or a PyTorch
+            Geometric ``Data``.
         partitioner: how one graph is cut, `louvain` by default, or ``package.module:Name``; in Python also an object,
             which has the number of clients and all its settings, or a class. A setting that only one partitioner
             has implies it: ``partition_dir`` implies `files`.
@@ -54,14 +58,13 @@ def build_federation(
     card, source = _card_of(dataset, cards)
     if card is not None:
         dataset = card.name
-    if not isinstance(dataset, str | Path):
-        raise InputError(
-            f"dataset is a {type(dataset).__name__}, but must be a name or a path: Federation.from_graph cuts a Graph, "
-            "Federation.from_graphs joins several"
-        )
+    elif not isinstance(dataset, str | Path):
+        dataset = as_graph(dataset, "dataset", "a name, a path, a data set, a Graph or a PyTorch Geometric Data")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise InputError(f"seed is {seed!r}, but must be a whole number")
     given = _checked(knobs) | ({} if partitioner is None else {"partitioner": partitioner})
+    if isinstance(dataset, Graph):
+        return _cut(dataset, given, seed or 0)
     card, path = card or cards.get(str(dataset)), located(str(dataset))
     if isinstance(card, FederationCard):
         return _open_clients(card, source, given, seed or 0)
@@ -69,7 +72,7 @@ def build_federation(
         return _open_folder(path, given, seed)
     if card is None and not path.is_file():
         raise _not_found(str(dataset))
-    return _cut(card, path, given, seed or 0)
+    return _cut(card or path, given, seed or 0)
 
 
 def traps_of(federation: Federation) -> list[Trap]:
@@ -98,21 +101,22 @@ def _checked(knobs: Mapping[str, Any]) -> dict[str, Any]:
 def _card_of(
     dataset: object, cards: Mapping[str, DatasetCard | FederationCard]
 ) -> tuple[DatasetCard | FederationCard | None, ClientGraphs | None]:
-    """The given card, or one for the given clients' graphs; None for a name or path."""
+    """The given card, or one for the given object or class of clients' graphs; None for anything else."""
     if isinstance(dataset, DatasetCard | FederationCard):
         return dataset, None
-    if not isinstance(dataset, ClientGraphs):
+    kind = dataset if isinstance(dataset, type) else type(dataset)
+    if not issubclass(kind, ClientGraphs):
         return None, None
-    kind = type(dataset)
     known = (card for card in cards.values() if isinstance(card, FederationCard) and card.source is kind)
-    return next(known, FederationCard(name=kind.__name__.lower(), title=kind.__name__, source=kind)), dataset
+    card = next(known, FederationCard(name=kind.__name__.lower(), title=kind.__name__, source=kind))
+    return card, dataset if isinstance(dataset, ClientGraphs) else None
 
 
 def _open_clients(card: FederationCard, source: ClientGraphs | None, given: dict[str, Any], seed: int) -> Federation:
     own = owned_fields(card.source) if source is None else {}
     taken = [*own, *_ALWAYS, *(["partition_seed"] if card.source.is_drawn else [])]
     reason = f"{card.name!r} comes as separate clients already" if source is None else f"{source} has all its settings"
-    _refuse_others(given, taken, reason)
+    _refuse_others(given, taken, reason, card.name)
     rule = SplitRule.of(given)
     if rule.split_scope != SCOPES[0]:
         raise InputError(
@@ -141,9 +145,15 @@ def _open_folder(folder: Path, given: dict[str, Any], seed: int | None) -> Feder
     return saved.with_split(own if seed is None else seed, given.get("split"), given.get("split_scope"))
 
 
-def _cut(card: DatasetCard | None, path: Path, given: dict[str, Any], seed: int) -> Federation:
+def _cut(source: DatasetCard | Path | Graph, given: dict[str, Any], seed: int) -> Federation:
+    card = source if isinstance(source, DatasetCard) else None
     name, cutter = _partitioner(given, None if card is None else card.default_clients)
-    graph = read_graph(path) if card is None else card.load()
+    if isinstance(source, Graph):
+        graph, dataset, called = source, "graph", "graph"
+    elif isinstance(source, Path):
+        graph, dataset, called = read_graph(source), source.name, source.stem
+    else:
+        graph, dataset, called = source.load(), source.name, source.name
     whole = preparation.prepare(graph, preparation.steps_of(given.get("prepare")))
     if cutter.lists_nodes and whole.num_nodes != graph.num_nodes:
         raise InputError(
@@ -153,7 +163,7 @@ def _cut(card: DatasetCard | None, path: Path, given: dict[str, Any], seed: int)
     partition_seed = given.get("partition_seed", 0)
     parts = cutter.partition(whole, partition_seed)
     settings = {
-        "dataset": path.name if card is None else card.name,
+        "dataset": dataset,
         "partitioner": name,
         **{key: _plain(value) for key, value in plugins.settings_of(cutter).items()},
         "num_clients": len(parts),
@@ -162,7 +172,6 @@ def _cut(card: DatasetCard | None, path: Path, given: dict[str, Any], seed: int)
         **({"prepare": given["prepare"]} if "prepare" in given else {}),
         **({"tidied": graph.tidied()} if card is None and graph.tidied() else {}),
     }
-    called = path.stem if card is None else card.name
     return Federation.from_graph(whole, parts, name=called, seed=seed, settings=settings, **vars(SplitRule.of(given)))
 
 
@@ -178,7 +187,7 @@ def _partitioner(given: dict[str, Any], default_clients: int | None) -> tuple[st
         name, found = chosen, plugins.load_class("fedspray.partitioners", "partitioner", chosen, Partitioner)
     taken = ["partitioner", *_ALWAYS, *(["partition_seed"] if found.is_drawn else [])]
     if isinstance(chosen, Partitioner):
-        _refuse_others(given, taken, f"{chosen} has all its settings")
+        _refuse_others(given, taken, f"{chosen} has all its settings", name)
         return name, chosen
     own, values = owned_fields(found), {}
     _refuse_others(given, [*taken, *own], f"the partitioner {name!r} has no such setting")
@@ -210,11 +219,12 @@ def _folder(value: str) -> Path:
     return datasets.DataFolders.from_environment().located(Path(value))
 
 
-def _refuse_others(given: Mapping[str, Any], taken: Collection[str], reason: str) -> None:
+def _refuse_others(given: Mapping[str, Any], taken: Collection[str], reason: str, here: str = "") -> None:
+    """Refuses what is not taken for a reason, unless it belongs to others than the plug-in ``here``."""
     for name, value in given.items():
         if name not in taken:
             owners = data_knobs()[name].owners
-            why = f"only {' and '.join(map(repr, owners))} can take it" if owners else reason
+            why = f"only {' and '.join(map(repr, owners))} can take it" if owners and here not in owners else reason
             raise InputError(f"{name.replace('_', '-')} {str(value)!r} doesn't apply here: {why}")
 
 

@@ -54,7 +54,7 @@ def read_json(path: Path, what: str = "a run folder") -> dict[str, Any]:
     """Reads a JSON object and checks its seal, if it has one; ``what`` is the kind of folder that should hold it."""
     try:
         content = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise MissingDataError(f"{path} is missing: {path.parent} is not {what}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not readable JSON ({error})") from None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import reduce
-from numbers import Real
+from numbers import Integral, Real
 from operator import ge, gt, le, lt, or_
 from typing import Any
 
@@ -85,7 +85,7 @@ class Knob:
                 raise InputError(f"{where}{self.name} is {value!r}, but must be a list of texts")
             return tuple(value)
         found = parse(self.name, value, self.kind)
-        _refuse_outside(self.name, found, vars(self))
+        refuse_outside(self.name, found, self.kind, vars(self))
         return found
 
 
@@ -106,9 +106,9 @@ def kind_of(each: Field[Any]) -> str:
 
 
 def check(settings: Any, where: str = "") -> None:
-    """Refuses a value outside its field's limits."""
+    """Refuses a value outside its field's limits, or no number where there are limits."""
     for each in fields(settings):
-        _refuse_outside(f"{where}{each.name}", getattr(settings, each.name), each.metadata)
+        refuse_outside(f"{where}{each.name}", getattr(settings, each.name), kind_of(each), each.metadata)
 
 
 LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -119,16 +119,20 @@ LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def _refuse_outside(name: str, value: Any, allowed: Mapping[str, Any]) -> None:
+def refuse_outside(name: str, value: Any, kind: str, allowed: Mapping[str, Any]) -> None:
+    """Refuses a value outside the limits in ``allowed``; ``kind`` is its type as text."""
     limits = {key: allowed[key] for key in LIMITS if allowed.get(key) is not None}
     choices, also = allowed.get("choices") or (), allowed.get("also") or ()
     if value is None or value in (*choices, *also) or not (limits or choices):
         return
-    if limits and isinstance(value, Real) and all(LIMITS[key][1](value, limit) for key, limit in limits.items()):
+    number, called = (Real, "a number") if "float" in kind else (Integral, "a whole number")
+    if limits and isinstance(value, number) and all(LIMITS[key][1](value, limit) for key, limit in limits.items()):
         return
     bounds = " and ".join(f"{LIMITS[key][0]} {limit}" for key, limit in limits.items())
     if limits.keys() == {"least", "most"}:
         bounds = f"between {limits['least']} and {limits['most']}"
+    if not isinstance(value, number):
+        bounds = f"{called}, {bounds}"
     words = [*map(str, choices)]
     listed = " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
     wanted = listed or ", or ".join([bounds, *also])

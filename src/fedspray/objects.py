@@ -18,7 +18,7 @@ from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import Backbone
 from fedspray.backbones.module import BUILT, ModuleBackbone
 from fedspray.display import changed
-from fedspray.errors import InputError
+from fedspray.errors import InputError, described
 
 AnyAlgorithm = str | Algorithm[Any, Any] | type[Algorithm[Any, Any]]
 AnyBackbone = str | Backbone | type[Backbone] | type[nn.Module]
@@ -70,7 +70,7 @@ def algorithm_named(given: AnyAlgorithm) -> tuple[str, dict[str, Any]]:
         return given, {}
     found = given if isinstance(given, type) else type(given)
     if not issubclass(found, Algorithm):
-        raise InputError(f"the algorithm is {_kind(given)}, but must be a name, an Algorithm or its class")
+        raise InputError(f"the algorithm is {described(given)}, but must be a name, an Algorithm or its class")
     return plugins.name_of("fedspray.algorithms", "algorithm", found), _settings(given, "backbone")
 
 
@@ -83,7 +83,7 @@ def backbone_named(given: AnyBackbone) -> tuple[str, dict[str, Any]]:
     found = given if isinstance(given, type) else type(given)
     if not issubclass(found, Backbone) and not (isinstance(given, type) and issubclass(found, nn.Module)):
         raise InputError(
-            f"the backbone is {_kind(given)}, but must be a name, a Backbone, or the class of a torch.nn.Module, "
+            f"the backbone is {described(given)}, but must be a name, a Backbone, or the class of a torch.nn.Module, "
             f"{BUILT}"
         )
     return plugins.name_of("fedspray.backbones", "backbone", found), _settings(given)
@@ -106,7 +106,3 @@ def _settings(given: object, *without: str) -> dict[str, Any]:
     if isinstance(given, type):
         return {}
     return {name: value for name, value in changed(given).items() if name not in without}
-
-
-def _kind(given: object) -> str:
-    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"

@@ -19,20 +19,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedspray import files, stored
 from fedspray.data.edges import as_integers
-from fedspray.data.graph import Graph, differing_place, repeated
+from fedspray.data.graph import Graph, as_graph, differing_place, repeated
 from fedspray.data.minority import NONE, majority_class
 from fedspray.data.npz import read_arrays
 from fedspray.data.splits import SCOPES, SPLIT, SplitRule
 from fedspray.data.splits import Split as Split  # part of a client
 from fedspray.display import count, cut, line, table
-from fedspray.errors import InputError
+from fedspray.errors import InputError, expect
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 FORMAT = 1
 _SAVED = "a saved federation or client"
@@ -80,6 +83,7 @@ class Client:
     """Edges of the whole graph between this client's nodes and nodes outside it."""
 
     def __post_init__(self) -> None:
+        expect(str, "a text", **{"a client's name": self.name})
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise InputError(
                 f"{self.name!r} is not a client name: use letters, digits, '.', '_' and '-', "
@@ -227,7 +231,7 @@ class Federation:
     @classmethod
     def from_graph(
         cls,
-        graph: Graph,
+        graph: Graph | Data,
         parts: Sequence[NDArray[np.int64]] | Mapping[str, NDArray[np.int64]],
         *,
         name: str = "federation",
@@ -239,7 +243,7 @@ class Federation:
         """Cuts one graph into clients.
 
         Args:
-            graph: the whole graph.
+            graph: the whole graph, also as a PyTorch Geometric ``Data``.
             parts: node indices of each client; a mapping names them, a sequence gets ``client_00`` …
             name: what to call the federation.
             seed: draws the splits.
@@ -248,6 +252,8 @@ class Federation:
                 clients' shares may differ.
             settings: provenance to store.
         """
+        graph = as_graph(graph, "graph")
+        expect((Mapping, Sequence, np.ndarray), "the node indices of each client", parts=parts)
         given = parts if isinstance(parts, Mapping) else dict(zip(_default_names(len(parts)), parts, strict=True))
         named = {key: as_integers(f"the nodes of client {key}", nodes) for key, nodes in given.items()}
         owner = np.full(graph.num_nodes, -1, dtype=np.int64)
@@ -264,19 +270,21 @@ class Federation:
     @classmethod
     def from_graphs(
         cls,
-        graphs: Mapping[str, Graph] | Iterable[Graph],
+        graphs: Mapping[str, Graph | Data] | Iterable[Graph | Data],
         *,
         name: str = "federation",
         seed: int = 0,
         split: str = SPLIT,
         settings: Mapping[str, Any] | None = None,
     ) -> Federation:
-        """Makes a federation from separate graphs, one client each."""
+        """Makes a federation from separate graphs, also as PyTorch Geometric ``Data``, one client each."""
+        expect(Iterable, "a graph for each client", graphs=graphs)
         if isinstance(graphs, Mapping):
-            named: Mapping[str, Graph] = graphs
+            given = dict(graphs)
         else:
             listed = list(graphs)
-            named = dict(zip(_default_names(len(listed)), listed, strict=True))
+            given = dict(zip(_default_names(len(listed)), listed, strict=True))
+        named = {client: as_graph(graph, f"the graph of client {client}") for client, graph in given.items()}
         rule, node_ids = SplitRule(split), [np.arange(graph.num_nodes) for graph in named.values()]
         clients = _make_clients(named, node_ids, [0] * len(named), rule, seed)
         return cls(name, clients, {**(settings or {}), **rule.settings(), "split_seed": seed})
@@ -389,6 +397,8 @@ def _check_names_agree(what: str, clients: Sequence[Client]) -> None:
 
 
 def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -> None:
+    if nodes.ndim != 1:
+        raise InputError(f"the nodes of client {name} have shape {list(nodes.shape)}, but must be a list of indices")
     if len(nodes) == 0:
         raise InputError(f"client {name} has no nodes, but needs at least one")
     if nodes.min() < 0 or nodes.max() >= len(owner):

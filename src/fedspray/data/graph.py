@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,7 +30,7 @@ from fedspray.data.edges import (
 )
 from fedspray.data.npz import read_arrays
 from fedspray.display import count, line
-from fedspray.errors import InputError, MissingDataError
+from fedspray.errors import InputError, MissingDataError, described, expect
 from fedspray.memory import check_memory
 
 if TYPE_CHECKING:
@@ -258,7 +258,9 @@ class Graph:
         Everything else is ignored: masks, since clients draw their own splits, and edge attributes other than
         ``edge_weight``.
         """
-        if data.x is None or data.edge_index is None:
+        if not is_pyg(data):
+            raise InputError(f"data is {described(data)}, but must be a PyTorch Geometric Data")
+        if getattr(data, "x", None) is None or data.edge_index is None:
             raise InputError("the PyG Data has no x or no edge_index, but both are needed")
         labels = None if data.y is None else data.y.detach().cpu().reshape(-1).numpy()
         x = data.x.detach().cpu().float()
@@ -291,6 +293,9 @@ class Graph:
             label: the node attribute that holds the class; nodes without it are unlabelled.
             num_classes: C; by default the largest label plus one.
         """
+        import networkx as nx
+
+        expect(nx.Graph, "a networkx graph", graph=graph)
         nodes = list(graph.nodes)
         position = {node: i for i, node in enumerate(nodes)}
         missing = next((i for i, node in enumerate(nodes) if features not in graph.nodes[node]), None)
@@ -375,6 +380,19 @@ class Graph:
         kept = (*_NAME_FIELDS, "edge_weights", "schema")
         arrays |= {key: np.array(getattr(self, key)) for key in kept if getattr(self, key) is not None}
         np.savez(path, **arrays)
+
+
+def as_graph(given: object, name: str, allowed: str = "a Graph or a PyTorch Geometric Data") -> Graph:
+    """The graph, or that of a PyTorch Geometric ``Data``; ``name`` is what a message calls it."""
+    if is_pyg(given):
+        return Graph.from_pyg(given)
+    expect(Graph, f"{allowed}: import_tables reads tables, Graph.from_arrays takes arrays", **{name: given})
+    return cast(Graph, given)
+
+
+def is_pyg(given: object) -> TypeGuard[Data]:
+    """Whether it is a class of PyTorch Geometric, which is not imported for this."""
+    return any(base.__module__.startswith("torch_geometric.") for base in type(given).__mro__)
 
 
 _NAME_FIELDS = ("node_names", "class_names", "feature_names")

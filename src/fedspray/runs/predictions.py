@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.data.federation import Client
-from fedspray.data.graph import Graph
+from fedspray.data.graph import Graph, is_pyg
 from fedspray.data.minority import is_minority
 from fedspray.data.reading import read_graph
 from fedspray.display import count, line
@@ -123,9 +123,8 @@ def _as_graph(data: object) -> Graph:
         return data.graph
     if isinstance(data, str | Path):
         return read_graph(data)
-    if type(data).__module__.startswith("torch_geometric."):
-        pyg: Any = data
-        return Graph.from_pyg(pyg)
+    if is_pyg(data):
+        return Graph.from_pyg(data)
     raise InputError(
         f"the graph is a {type(data).__name__}, but must be a Graph, a Client, a PyTorch Geometric Data, a DataFrame "
         "or a path: Graph.from_arrays makes one of arrays"

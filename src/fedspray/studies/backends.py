@@ -10,6 +10,7 @@ from typing import Any
 
 from fedspray.engine.cluster import connected
 from fedspray.errors import InputError, unknown
+from fedspray.knob import check, knob
 from fedspray.studies.worker import Job
 
 Ended = tuple[str, str | None]
@@ -26,15 +27,14 @@ class Workers:
     Results don't depend on it, but other `threads` may round differently.
     """
 
-    jobs: int = 1
-    """Cells at a time."""
-    threads: int = 1
-    """torch's threads in each."""
+    jobs: int = knob(1, "Cells at a time.", least=1)
+    threads: int = knob(1, "torch's threads in each.", least=1)
     backend: str = "loky"
     cluster: str | None = None
     """Address of the Dask scheduler or the Ray head; None starts one here, or uses the environment's."""
 
     def __post_init__(self) -> None:
+        check(self)
         if self.backend not in BACKENDS:
             raise unknown("back end", self.backend, BACKENDS)
         if self.cluster is not None and self.backend == "loky":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from fedspray.data.graph import Graph
 from fedspray.data.splits import Split
 from fedspray.data.traps import Trap
 from fedspray.display import count, line
-from fedspray.errors import InputError
+from fedspray.errors import PATH, InputError, expect
 from fedspray.tables.columns import encode, regroup
 from fedspray.tables.database import MEMORY, Database, OnProgress, quoted
 from fedspray.tables.links import Links, join_edges, open_edges
@@ -98,8 +99,8 @@ class Imported:
 def import_tables(
     schema: Schema,
     *,
-    nodes: Sequence[str] | None = None,
-    edges: Sequence[str] | None = None,
+    nodes: str | Path | Sequence[str | Path] | None = None,
+    edges: str | Path | Sequence[str | Path] | None = None,
     strict: bool = False,
     memory: str = MEMORY,
     on_progress: OnProgress | None = None,
@@ -108,14 +109,16 @@ def import_tables(
 
     Args:
         schema: what the columns mean.
-        nodes: paths of files that replace the schema's; may have ``*`` and ``{client}``.
+        nodes: one path, or several, of files that replace the schema's; may have ``*`` and ``{client}``.
         edges: the same for edges.
         strict: refuse the files if any row has a problem; otherwise such rows are left out and counted.
         memory: what the database may hold in memory, such as ``512MB``.
         on_progress: is told what is done.
     """
+    expect(Schema, "a Schema: Schema.load reads one", schema=schema)
+    given = _paths("nodes", nodes), _paths("edges", edges)
     with Database.open(memory, on_progress) as database:
-        return read_database(database, schema, *load_sources(database, schema, nodes, edges), strict)
+        return read_database(database, schema, *load_sources(database, schema, *given), strict)
 
 
 def import_new(
@@ -150,6 +153,15 @@ def import_new(
         rows = fetch(database, "_row") + np.cumsum([0, *sizes])[imported.files]
     wanted = {path for pattern in nodes for path, _ in find_files(pattern)}
     return imported, np.array([file.path in wanted for file in first.files])[imported.files], rows
+
+
+def _paths(name: str, given: object) -> list[str] | None:
+    if given is None:
+        return None
+    listed = given if isinstance(given, list | tuple) else [given]
+    for each in listed:
+        expect(PATH, "paths of files, such as to_parquet writes for a DataFrame", **{name: each})
+    return [str(each) for each in listed]
 
 
 def read_database(database: Database, schema: Schema, nodes: Source, edges: Source, strict: bool) -> Imported:
