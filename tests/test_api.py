@@ -281,6 +281,43 @@ def test_a_data_set_is_a_name_an_object_or_a_class() -> None:
         fs.compare(small, ["local"], backbone="gcn", **given)
 
 
+def test_a_comparison_is_drawn_and_its_folder_has_its_page(federation: fs.Federation, tmp_path: Path) -> None:
+    compared = fs.compare(federation, ["local", "fedavg"], rounds=1, seeds=2, hidden=4, bootstrap=0, out=tmp_path / "c")
+    (axes,) = compared.plot().axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["local", "fedavg"]
+    drawn = [bars.lines[0].get_ydata() for bars in axes.containers]  # type: ignore[attr-defined]
+    assert np.array_equal(drawn, compared.table[["overall", "minority"]].to_numpy().T)
+    for there in (tmp_path / "c", fs.load(tmp_path / "c")):
+        with pytest.raises(fs.InputError, match="pages already"):
+            fs.report(there, tmp_path / "page.html")  # type: ignore[arg-type]
+
+
+def test_a_federation_is_a_mapping_of_names_to_graphs(federation: fs.Federation) -> None:
+    assert len(federation) == 3
+    assert list(federation) == [client.name for client in federation.clients]
+    assert all(federation[client.name] is client.graph for client in federation.clients)
+    for wrong in ("client_0", 0):
+        with pytest.raises(fs.InputError, match=f"unknown client '{wrong}'"):
+            federation[wrong]  # type: ignore[index]
+    frame = fs.inspect(federation).to_frame()
+    assert frame["name"].tolist() == list(federation)
+    assert frame["label_count_0"].tolist() == [client.label_counts[0] for client in fs.inspect(federation).clients]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"preset": "paper"}, "unknown preset of fedavg 'paper': there are none$"),
+        ({"heads": 3}, "unknown setting 'heads': choose one of [^;]*$"),
+        ({"split": "40/30/30"}, "unknown setting 'split': choose one of [^;]*$"),
+        ({"hiden": 3}, "did you mean 'hidden'"),
+    ],
+)
+def test_only_near_names_are_suggested(federation: fs.Federation, given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(fs.InputError, match=sentence):
+        fs.run(federation, "fedavg", rounds=1, **given)
+
+
 def test_worker_processes_find_a_federation_of_python() -> None:
     given: dict[str, Any] = {"rounds": 2, "seeds": 2, "hidden": 4, "bootstrap": 0}
     here, elsewhere = (fs.compare(ragged_federation(), ["local", fs.FedAvg()], jobs=jobs, **given) for jobs in (1, 2))
@@ -425,6 +462,7 @@ FRAME = pd.DataFrame({"secret": [4711]})
         ("graph", lambda f: untyped.Graph.from_networkx(GRAPH.to_pyg())),
         ("schema", lambda f: untyped.import_tables("schema.toml")),
         ("nodes", lambda f: untyped.import_tables(fs.Schema(), nodes=FRAME)),
+        ("hidden is '64', but must be a whole number,", lambda f: untyped.GCN(hidden="64")),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_named(

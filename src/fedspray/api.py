@@ -227,7 +227,7 @@ def report(
     """Writes one HTML page about runs on the same federation, or about a comparison.
 
     Args:
-        results: a comparison, or one or several runs: results or folders.
+        results: what `compare` returned, or one or several runs: results or run folders.
         out: the page.
         reference: the method to compare the others with; by default ``local``, or else the first (a comparison's own
             reference, if it has no ``local``).
@@ -237,10 +237,10 @@ def report(
     """
     expect(PATH, "the path of the page", out=out)
     if isinstance(results, ComparisonResult):
-        if len(results.pages) != 1:
-            raise InputError(
-                f"the comparison has {len(results.pages)} pages, but one is needed: .save writes all of them"
-            )
+        if not results.pages:
+            raise InputError("the comparison was read from a folder, which has its pages already: see there")
+        if len(results.pages) > 1:
+            raise InputError(f"the comparison has {len(results.pages)} pages, but one is needed: .save writes all")
         page = next(iter(results.pages.values()))
         return write_page(page if reference is None else page.against(reference), out)
     listed = [results] if isinstance(results, (RunResult, *PATH)) else results

@@ -72,7 +72,7 @@ def disk_full_at(path: Path) -> Iterator[None]:
             raise
         raise DiskFull(
             f"the disk is full: {path} cannot be written ({os.strerror(number)}); free some space, then continue from "
-            "the last saved round: --resume for fedspray run, --attach for fedspray deploy run"
+            "the last saved round: fedspray.resume, or --resume for fedspray run, --attach for fedspray deploy run"
         ) from error
 
 
@@ -129,7 +129,8 @@ def unknown(kind: str, given: str, allowed: Iterable[str], *, elsewhere: Iterabl
     names = sorted(allowed)
     meant = near(given, [*names, *elsewhere])
     hint = f"; did you mean {meant!r}?" if meant else ""
-    return InputError(f"unknown {kind} {given!r}: choose one of {', '.join(names)}{hint}")
+    listed = f"choose one of {', '.join(names)}" if names else "there are none"
+    return InputError(f"unknown {kind} {given!r}: {listed}{hint}")
 
 
 def near(given: str, known: Iterable[str]) -> str | None:
@@ -139,7 +140,7 @@ def near(given: str, known: Iterable[str]) -> str | None:
     elsewhere = ELSEWHERE.get(word) or METRICS_ELSEWHERE.get(word)
     if elsewhere in names:
         return names[elsewhere]
-    return next((names[found] for found in difflib.get_close_matches(word, names, n=1, cutoff=0.6)), None)
+    return next((names[found] for found in difflib.get_close_matches(word, names, n=1, cutoff=0.7)), None)
 
 
 _NAMES_ELSEWHERE = {

@@ -146,7 +146,7 @@ def check_new(path: Path, what: str = "", *, resumable: bool = False) -> None:
     """
     flag = f"{what} " if what else ""
     if path.exists() and (not path.is_dir() or not all(map(is_leftover, path.iterdir()))):
-        otherwise = ", or continue it with --resume" if resumable else ""
+        otherwise = ", or continue it with --resume (in Python fedspray.resume)" if resumable else ""
         raise InputError(f"{flag}{path} exists already and is not empty: choose a new folder{otherwise}")
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):

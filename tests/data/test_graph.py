@@ -153,9 +153,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "node 2 has label 2, but labels are 0 to 1, or -1 for unlabelled",
     ),
     "label too small": ({"labels": [0, -2, 1]}, "node 1 has label -2, but labels are 0 to 1"),
+    "labels without classes": ({"labels": [-2, -2, -1]}, "node 0 has label -2, but labels are -1 for unlabelled"),
     "fractional label": ({"labels": [0, 0.5, 1]}, "labels contain 0.5, but must be whole numbers"),
     "NaN label": ({"labels": [0, np.nan, 1]}, "labels contain nan, but must be whole numbers, -1 for unlabelled"),
-    "text labels": ({"labels": ["a", "b", "c"]}, "labels are of type <U1, but must be whole numbers"),
+    "text labels": (
+        {"labels": ["a", "b", "c"]},
+        "labels are text, but must be whole numbers, -1 for unlabelled: class_names",
+    ),
     "too few labels": ({"labels": [0, 1]}, "there are 2 labels for 3 nodes"),
     "label matrix": ({"labels": [[0], [1], [0]]}, "labels have shape [3, 1], but must be [N]"),
     "edge too large": ({"edges": [[0], [3]]}, "edges contain node 3, but nodes are 0 to 2"),
@@ -331,7 +335,7 @@ def test_bad_networkx_graphs_are_refused_with_a_sentence(graph: nx.Graph, senten
 EDGE = np.array([[0], [1]])
 BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "no edges": ({"x": np.zeros((2, 2))}, "has no array 'edge_index', only x"),
-    "text edges": ({"edge_index": np.array([["a"], ["b"]])}, "edges are of type <U1"),
+    "text edges": ({"edge_index": np.array([["a"], ["b"]])}, "edges are text"),
     "scalar labels": ({"edge_index": EDGE, "y": np.array(3)}, "does not hold a graph"),
     "half a sparse matrix": ({"edge_index": EDGE, "features_indptr": np.array([0, 1, 1])}, "features_data"),
     "sparse index outside": (

@@ -189,6 +189,6 @@ def test_the_sentence_names_winners_and_losers() -> None:
 def test_the_sentence_does_not_praise_what_is_unclear() -> None:
     same = large_card("same", [(5, 1, 1, 3), (5, 0, 0, 5)])
     sentence = findings.headline([same], ["a", "b"])
-    assert sentence.startswith("No method clearly helps minority nodes: the highest is same with 0.0 points")
-    assert "The difference is not clear at any of the 2 clients." in sentence
+    assert sentence.startswith("No method clearly helps minority nodes: same comes closest with 0.0 points")
+    assert "The difference is not clear at either client." in sentence
     assert findings.where(same) == "The difference is not clear at any level of local homophily."

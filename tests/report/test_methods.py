@@ -135,7 +135,7 @@ def test_runs_whose_data_nobody_knows_are_compared_by_their_clients(run_folders:
 def test_unfinished_runs_and_other_folders_are_refused(run_folders: Folders, tmp_path: Path) -> None:
     shutil.copytree(run_folders["local"], tmp_path / "cut")
     (tmp_path / "cut" / "result.json").unlink()
-    with pytest.raises(InputError, match="cut is not finished: continue it with fedspray run --resume"):
+    with pytest.raises(InputError, match=r"cut is not finished: .*fedspray run --resume"):
         read_comparison([tmp_path / "cut"])
     with pytest.raises(InputError, match="is not a run folder"):
         read_comparison([tmp_path])

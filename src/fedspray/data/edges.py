@@ -123,7 +123,8 @@ def as_integers(what: str, values: ArrayLike, allowed: str = "whole numbers") ->
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{what} are of type {array.dtype}, but must be {allowed}")
+        kind = "text" if array.dtype.kind in "US" else f"of type {array.dtype}"
+        raise InputError(f"{what} are {kind}, but must be {allowed}")
     with np.errstate(invalid="ignore"):  # NaN and inf are caught by the comparison
         whole = array.astype(np.int64)
     wrong = np.flatnonzero(np.asarray(whole != array).ravel())

@@ -32,7 +32,7 @@ from fedspray.data.npz import read_arrays
 from fedspray.data.splits import SCOPES, SPLIT, SplitRule
 from fedspray.data.splits import Split as Split  # part of a client
 from fedspray.display import count, cut, line, table
-from fedspray.errors import InputError, expect
+from fedspray.errors import InputError, expect, unknown
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -209,6 +209,19 @@ class Federation:
         ]
         return table(repr(self), ["client", "nodes", "edges", "train", "val", "test"], rows)
 
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[str]:
+        return (client.name for client in self.clients)
+
+    def __getitem__(self, client: str) -> Graph:
+        """The graph of the client of this name."""
+        graphs = {each.name: each.graph for each in self.clients}
+        if client not in graphs:
+            raise unknown("client", str(client), graphs)
+        return graphs[client]
+
     @property
     def task(self) -> Task:
         """Features and classes, the same for all clients, with names if any client has them."""
@@ -327,7 +340,8 @@ class Federation:
         fixed = self.settings.get("own_split")
         if fixed is not None and split is None:
             raise InputError(
-                f"{self.name} has its own split ({fixed}): keep it with --keep-split, or draw one with --split {SPLIT}"
+                f"{self.name} has its own split ({fixed}): keep it with --keep-split, or draw one with --split {SPLIT} "
+                "(in Python keep_split=True, or Federation.with_split)"
             )
 
     def save(self, folder: str | Path) -> None:

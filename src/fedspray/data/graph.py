@@ -125,7 +125,7 @@ class Graph:
         label_array = (
             np.full(num_nodes, UNLABELLED, dtype=np.int64)
             if labels is None
-            else as_integers("labels", labels, f"whole numbers, {UNLABELLED} for unlabelled")
+            else as_integers("labels", labels, f"whole numbers, {UNLABELLED} for unlabelled: class_names takes names")
         )
         if num_classes is None:
             num_classes = len(class_names) if class_names is not None else _count_classes(label_array)
@@ -460,9 +460,10 @@ def _check_labels(labels: NDArray[np.int64], num_nodes: int, num_classes: int) -
         raise InputError(f"num_classes is {num_classes}, but must be at most {MOST_CLASSES:,}")
     wrong = (labels < UNLABELLED) | (labels >= num_classes)
     if wrong.any():
+        classes = f"0 to {num_classes - 1}, or " if num_classes else ""
         raise InputError(
             f"node {int(np.argmax(wrong))} has label {labels[wrong][0]}, "
-            f"but labels are 0 to {num_classes - 1}, or {UNLABELLED} for unlabelled"
+            f"but labels are {classes}{UNLABELLED} for unlabelled"
         )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph
 from fedspray.data.minority import NONE, is_minority, majority_class
 from fedspray.display import count, line, table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,20 @@ class ClientStatistics:
     """Edges of the whole graph between this client's nodes and nodes outside it."""
 
     def __repr__(self) -> str:
-        sizes = count(self.num_nodes, "node"), count(self.num_edges, "edge"), f"{self.minority_nodes:,} minority nodes"
+        sizes = (
+            count(self.num_nodes, "node"),
+            count(self.num_edges, "edge"),
+            count(self.minority_nodes, "minority node"),
+        )
         return line(self, self.name, *sizes)
+
+    def row(self) -> dict[str, Any]:
+        """As a row of a table: a column for each number, also of each class."""
+        return {
+            **{name: value for name, value in vars(self).items() if not isinstance(value, tuple)},
+            **{f"label_count_{c}": value for c, value in enumerate(self.label_counts)},
+            **{f"class_homophily_{c}": value for c, value in enumerate(self.class_homophily)},
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; the keys are the field names."""
@@ -105,6 +120,12 @@ class FederationStatistics:
             "h: average share of neighbours with the node's own label. JSD: divergence from the labels of all clients."
         )
         return table(repr(self), columns, rows, note)
+
+    def to_frame(self) -> pd.DataFrame:
+        """pandas: one row per client, with the columns that ``fedspray inspect --csv`` writes."""
+        import pandas as pd
+
+        return pd.DataFrame([client.row() for client in self.clients])
 
     def _class(self, index: int | None) -> str:
         if index is None:

@@ -8,6 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from fedspray.display import count
 from fedspray.report.sheets import to_csv
 
 if TYPE_CHECKING:
@@ -57,12 +58,8 @@ def advice_table(given: Sequence[Advice]) -> Table:
 
 def clients_csv(statistics: FederationStatistics) -> str:
     """One line for each client under a header; a number that does not exist is an empty field."""
-    classes = range(statistics.num_classes)
-    rows = [client.to_json() for client in statistics.clients]
-    header = [key for key in rows[0] if key not in ("label_counts", "class_homophily")]
-    columns = [*header, *(f"label_count_{c}" for c in classes), *(f"class_homophily_{c}" for c in classes)]
-    lines = [[*(row[key] for key in header), *row["label_counts"], *row["class_homophily"]] for row in rows]
-    return to_csv(columns, lines)
+    rows = [client.row() for client in statistics.clients]
+    return to_csv(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -77,8 +74,8 @@ def _row(client: ClientStatistics, statistics: FederationStatistics, wide: bool)
         majority += f" {escape(statistics.class_names[client.majority_class])}"
     return [
         escape(client.name),
-        *(f"{count:,}" for count in counts),
-        *([" ".join(f"{count:,}" for count in client.label_counts)] if wide else []),
+        *(f"{value:,}" for value in counts),
+        *([" ".join(f"{value:,}" for value in client.label_counts)] if wide else []),
         majority,
         f"{client.majority_nodes:,}",
         f"{client.minority_nodes:,}",
@@ -89,8 +86,8 @@ def _row(client: ClientStatistics, statistics: FederationStatistics, wide: bool)
 
 
 def _title(statistics: FederationStatistics) -> str:
-    clients = "1 client" if statistics.num_clients == 1 else f"{statistics.num_clients} clients"
-    return f"{statistics.name}: {clients}, {statistics.num_features} features, {statistics.num_classes} classes"
+    sizes = count(statistics.num_clients, "client"), count(statistics.num_features, "feature")
+    return f"{statistics.name}: {', '.join(sizes)}, {count(statistics.num_classes, 'class', 'classes')}"
 
 
 def _caption(statistics: FederationStatistics) -> str:

@@ -15,6 +15,7 @@ ENOUGH_SEEDS = 5
 """Fewer seeds than this bring a caution."""
 MAX_NAMED = 4
 """Clients named in one sentence."""
+_ANY = {1: "the only client", 2: "either client"}
 KEPT_BACK = "Figures of single clients stayed at the clients"
 
 
@@ -38,7 +39,7 @@ def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
     start = (
         f"{card.method} helps minority nodes most: {_difference(best)}"
         if best.verdict == "gain"
-        else f"No method clearly helps minority nodes: the highest is {card.method} with {_difference(best)}"
+        else f"No method clearly helps minority nodes: {card.method} comes closest with {_difference(best)}"
     )
     return f"{start} against {card.reference}. {_who(card, clients)}{_price(card)}"
 
@@ -168,7 +169,7 @@ def _who(card: Card, clients: Sequence[str]) -> str:
     total = sum(map(len, verdicts.values()))
     gain, loss = (_named(card, verdicts[name], clients) for name in ("gain", "loss"))
     if not verdicts["gain"] and not verdicts["loss"]:
-        return f"The difference is not clear at any of the {total} clients."
+        return f"The difference is not clear at {_ANY.get(total, f'any of the {total} clients')}."
     gains = f"Clear gains at {len(verdicts['gain'])} of {total} clients{gain}"
     losses = f"clear losses at {len(verdicts['loss']) or 'none'}{loss}"
     return f"{gains}, {losses}."

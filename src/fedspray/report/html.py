@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspray.display import count
 from fedspray.evaluation.metrics import METRICS, Metric
 from fedspray.experiment import knobs
 from fedspray.files import Json
@@ -253,16 +254,19 @@ def _title(comparison: Comparison) -> str:
 def _subtitle(comparison: Comparison) -> str:
     seeds = sorted({len(method.seeds) for method in comparison.methods})
     rounds = sorted({seed.metrics["rounds"] for method in comparison.methods for seed in method.seeds})
-    parts = [f"{len(comparison.clients)} clients"]
+    parts = [count(len(comparison.clients), "client")]
     if comparison.federation is not None:
         statistics = comparison.federation
-        parts += [f"{statistics['total_nodes']:,} nodes", f"{statistics['total_edges']:,} edges inside clients"]
+        parts += [
+            count(statistics["total_nodes"], "node"),
+            f"{count(statistics['total_edges'], 'edge')} inside clients",
+        ]
     dates = [m.content["started"] or m.content["finished"] for m in comparison.methods]
     latest = max(datetime.fromisoformat(date) for date in dates)
     return " · ".join(
         [
             *parts,
-            f"{len(comparison.classes)} classes",
+            count(len(comparison.classes), "class", "classes"),
             f"{_range(rounds)} {'round' if rounds == [1] else 'rounds'}",
             f"{_range(seeds)} {'seed' if seeds == [1] else 'seeds'}",
             f"{latest:%Y-%m-%d}",

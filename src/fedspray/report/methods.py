@@ -19,7 +19,7 @@ from fedspray.files import Json, read_json
 from fedspray.runs import nodes, proxies, store
 from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
-from fedspray.runs.result import spread
+from fedspray.runs.result import spread, unfinished
 from fedspray.studies.cells import Row, by_place
 from fedspray.studies.results import CURVES, CellResult
 
@@ -182,9 +182,11 @@ def _check_same_nodes(rows: Sequence[Row]) -> None:
 def _read_settings(folder: Path) -> Json:
     if runs := [str(file.parent) for file in sorted(folder.glob("runs/*/settings.json"))]:
         raise InputError(f"{folder} is a project, but a report is about runs: {', '.join(runs)}")
+    if (folder / "comparison.json").is_file():
+        raise InputError(f"{folder} is a comparison, which has its pages already, but a report is about runs")
     content = stored.read(folder / "settings.json", stored.Settings)
     if not (folder / "result.json").exists():
-        raise InputError(f"{folder} is not finished: continue it with fedspray run --resume {folder}")
+        raise InputError(unfinished(folder))
     return content
 
 

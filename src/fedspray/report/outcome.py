@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedspray import files
 from fedspray.display import count, line, percent_spread, table
 from fedspray.evaluation.metrics import METRICS
@@ -16,11 +18,13 @@ from fedspray.report.comparisons import comparison_csv, comparison_sheets, earli
 from fedspray.report.files import write_file
 from fedspray.report.html import write_page
 from fedspray.report.methods import Comparison, comparisons_of
+from fedspray.runs.result import COLOURS, new_figure
 from fedspray.studies.cells import Row
 from fedspray.studies.comparison import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 FILE = "comparison.json"
 
@@ -98,6 +102,22 @@ class ComparisonResult:
         import pandas as pd
 
         return pd.DataFrame(self.summary["tests"])
+
+    def plot(self) -> Figure:
+        """Overall and minority accuracy of every method: mean and standard deviation over seeds."""
+        figure, axes = new_figure()
+        frame = self.table
+        varied = [name for name in ("dataset", "backbone") if frame[name].nunique() > 1]
+        places = np.arange(len(frame))
+        for shift, (name, colour) in zip((-0.1, 0.1), COLOURS.items(), strict=True):
+            mean, std = (frame[column].astype(float) for column in (name, f"{name}_std"))
+            axes.errorbar(places + shift, mean, yerr=std.fillna(0), fmt="o", color=colour, capsize=3, label=name)
+        axes.set_xticks(
+            places, [", ".join(row) for row in frame[["method", *varied]].to_numpy()], rotation=20, ha="right"
+        )
+        axes.set_ylabel("accuracy on test nodes")
+        axes.legend(frameon=False)
+        return figure
 
     @property
     def failures(self) -> list[Json]:

@@ -24,6 +24,7 @@ from fedspray.runs.models import ModelFiles, PersonalModel
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -110,7 +111,7 @@ class RunResult:
         run = Path(folder)
         header = stored.read(run / "settings.json", stored.Settings)
         if not (run / "result.json").exists():
-            raise InputError(f"{run} is not finished: continue it with fedspray.resume, or fedspray run --resume {run}")
+            raise InputError(unfinished(run))
         names = ("dataset", "algorithm", "backbone", "preset", "backbone_of", "link", "settings", "federation")
         seeds = [SeedResult.load(run / f"seed-{seed}") for seed in header["run"]["seeds"]]
         asked = {name: header["run"][name] for name in ("device",) if name in header["run"]}  # older runs do not say
@@ -191,13 +192,10 @@ class RunResult:
         Args:
             part: ``test``, ``val`` or ``train``.
         """
-        from matplotlib.figure import Figure
-
         if part not in ("train", "val", "test"):
             raise InputError(f"part is {part!r}, but must be train, val or test")
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes = figure.subplots()
-        for name, colour in (("overall", "#0072B2"), ("minority", "#D55E00")):
+        figure, axes = new_figure()
+        for name, colour in COLOURS.items():
             curves = self.curves
             by_round = curves[f"{part}_{name}"].astype(float).groupby(curves["round"])
             mean, low, high = by_round.mean(), by_round.min(), by_round.max()
@@ -211,11 +209,7 @@ class RunResult:
         axes.set_xlabel("round (dot: the reported one)")
         axes.locator_params(axis="x", integer=True)
         axes.set_ylabel(f"accuracy on {_NODES[part]} nodes")
-        axes.yaxis.set_major_formatter("{x:.0%}")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
         axes.legend(frameon=False)
-        setattr(figure, "_repr_png_", partial(_png, figure))  # noqa: B010  # how a notebook shows it, without pyplot
         return figure
 
     def summary(self) -> Json:
@@ -246,10 +240,31 @@ class RunResult:
         return table(f"{title}: test accuracy in %", ["seed", "round", *(METRICS[n].title for n in names)], rows)
 
 
+COLOURS = {"overall": "#0072B2", "minority": "#D55E00"}
+
+
+def new_figure() -> tuple[Figure, Axes]:
+    """A figure with one picture of accuracies, which a notebook shows without pyplot."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    setattr(figure, "_repr_png_", partial(_png, figure))  # noqa: B010
+    return figure, axes
+
+
 def _png(figure: Figure) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
     return content.getvalue()
+
+
+def unfinished(run: Path) -> str:
+    """The sentence about a run that has no result."""
+    return f"{run} is not finished: continue it with fedspray.resume, or fedspray run --resume {run}"
 
 
 def spread(values: list[float | None]) -> Json:

@@ -58,7 +58,7 @@ class Imported:
         if self.owner is not None:
             raise InputError(
                 f"the tables hold {count(len(self.clients), 'client')}, so they can't all belong to {name!r}: "
-                "give this client's own files with --nodes and --edges"
+                "give this client's own files of nodes and edges"
             )
         return self._federation((name,), np.zeros(self.graph.num_nodes, np.int64), name).clients[0]
 
@@ -66,8 +66,9 @@ class Imported:
         """All clients."""
         if self.owner is None:
             raise InputError(
-                "the tables don't say which client owns each node: name the client (--client NAME), give [nodes] a "
-                "client column, or write {client} in the paths of its files; --out FILE.npz makes one graph to be cut"
+                "the tables don't say which client owns each node: name the client (--client NAME, or .client(NAME)), "
+                "give [nodes] a client column, or write {client} in the paths of its files; --out FILE.npz (.whole()) "
+                "makes one graph to be cut"
             )
         return self._federation(self.clients, self.owner, name)
 
@@ -170,7 +171,7 @@ def read_database(database: Database, schema: Schema, nodes: Source, edges: Sour
     for loaded in database.loaded:
         problems.add_rejects(loaded)
     if not edges.files and not nodes.files:
-        raise InputError("there are no files: give tables of nodes and edges, in the schema or as --nodes and --edges")
+        raise InputError("there are no files: give tables of nodes and edges, in the schema or directly")
     notes = []
     if edges.files:
         open_edges(database, schema, edges)
