@@ -184,3 +184,9 @@ def test_louvain_makes_clients_whose_minority_is_among_strangers(capsys: pytest.
     for client in content["clients"]:
         assert client["majority_homophily"] > client["minority_homophily"]
         assert math.isfinite(client["label_divergence"])
+
+
+def test_one_of_each_is_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Federation.from_graphs([Graph.from_arrays(np.ones((9, 1)), [[0], [1]], np.zeros(9))]).save(tmp_path / "one")
+    run_command(["inspect", "--dataset", str(tmp_path / "one")])
+    assert capsys.readouterr().out.splitlines()[0].strip() == "federation: 1 client, 1 feature, 1 class"
