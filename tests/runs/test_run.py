@@ -98,7 +98,7 @@ def test_a_model_refuses_features_and_classes_in_another_order(tmp_path: Path) -
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": [0.5]}, "seeds contain 0.5"),
         ({"threads": 0}, "threads is 0"),
-        ({"federation": "banks"}, "federation is a str"),
+        ({"federation": "banks"}, "federation is 'banks'"),
     ],
 )
 def test_mistakes_in_python_get_one_sentence(change: dict[str, Any], sentence: str) -> None:
