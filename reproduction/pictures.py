@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SHOWN_NODES = 400
 """Of each class, in the picture of Proposition 1."""
 
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)))
+"""Styles of lines that share a colour."""
+
 
 def bars_figure(
     title: str, clients: Sequence[str], bars: Mapping[str, tuple[Sequence[float], Sequence[float]]]
@@ -123,7 +126,7 @@ def reach_figure(
 
     Args:
         title: data set and backbone.
-        curves: by method, megabytes after each round, and accuracies in % by metric.
+        curves: by method, the one that matters first: megabytes after each round, and accuracies in % by metric.
         levels: by metric, lines to reach, with their names.
     """
     from matplotlib.figure import Figure
@@ -132,8 +135,11 @@ def reach_figure(
     talking = {name: curve for name, curve in curves.items() if curve[0][-1] > 0}
     for axes, (metric, lines) in zip(figure.subplots(1, len(levels)), levels.items(), strict=True):
         for index, (name, (sent, means)) in enumerate(talking.items()):
-            colour = CLASS_COLOURS[index % len(CLASS_COLOURS)]
-            axes.plot(sent, means[metric], color=colour, linewidth=1.4, label=name)
+            lap, place = divmod(index, len(CLASS_COLOURS))  # another dash on each lap through the colours
+            look = {"color": CLASS_COLOURS[place], "linestyle": DASHES[lap % len(DASHES)]}
+            axes.plot(
+                sent, means[metric], **look, linewidth=1.4 if index else 2.6, zorder=2 if index else 3, label=name
+            )
         for (name, level), style in zip(lines.items(), ("--", ":"), strict=False):
             axes.axhline(level, color=OTHER_COLOUR, linestyle=style, linewidth=1, label=name)
         axes.set_xscale("log")
