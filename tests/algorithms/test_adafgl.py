@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from play import Play, build, same
 from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
+import fedspray as fs
 from fedspray import testing
 from fedspray.algorithms.adafgl import AdaFGL, Propagation, signed_messages
 from fedspray.backbones import make
@@ -166,3 +168,9 @@ def test_bad_settings_are_refused(settings: dict[str, Any], sentence: str) -> No
     with pytest.raises(InputError) as caught:
         AdaFGL(backbone=make("gcn"), **settings)
     assert str(caught.value) == sentence
+
+
+def test_a_run_is_saved_while_the_server_stays_as_it_is(tmp_path: Path) -> None:
+    toy = ragged_federation()
+    result = fs.run(toy, "adafgl", rounds=4, checkpoint_every=1, out=tmp_path / "run", progress=False, **NOW)
+    assert float(fs.load(tmp_path / "run").overall) == float(result.overall)

@@ -25,6 +25,15 @@ def test_tensors_come_back_bit_for_bit_and_shared_ones_are_written_once(tmp_path
     assert [file.name for file in tmp_path.iterdir()] == ["t.safetensors"]  # nothing temporary is left
 
 
+def test_a_tensor_and_its_rows_for_many_clients_are_told_apart(tmp_path: Path) -> None:
+    """What a server keeps and has sent to everyone shares its memory, in another shape."""
+    weight = torch.arange(6.0).reshape(2, 3)
+    tensors = {"server": weight, "sent": weight.expand(4, 2, 3), "flat": weight.view(6), "again": weight.view(3, 2)}
+    store.write_tensors(tmp_path / "t.safetensors", tensors, {})
+    back, _ = store.read_tensors(tmp_path / "t.safetensors")
+    assert {name: value.tolist() for name, value in back.items()} == {n: v.tolist() for n, v in tensors.items()}
+
+
 def test_records_beyond_the_checkpoint_are_dropped(tmp_path: Path) -> None:
     log = store.RecordFile(tmp_path / "rounds.jsonl", keep=0)
     for index in range(1, 6):

@@ -50,6 +50,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     alias: dict[str, str] = {}
     expanded: dict[str, int] = {}
     owners: dict[tuple[Any, ...], str] = {}
+    storages: set[int] = set()
     for name, tensor in tensors.items():
         value = tensor
         if value.dim() > 0 and value.shape[0] > 1 and value.stride(0) == 0:
@@ -60,7 +61,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
             alias[name] = owners[key]
             continue
         owners[key] = name
-        stored[name] = value.contiguous().clone() if _shares_storage(value) else value.contiguous()
+        storage = value.untyped_storage()
+        whole = storage.nbytes() == value.numel() * value.element_size() and storage.data_ptr() not in storages
+        stored[name] = value.contiguous() if whole else value.contiguous().clone()
+        storages.add(storage.data_ptr())
     header = {"meta": json.dumps(dict(meta)), "alias": json.dumps(alias), "expanded": json.dumps(expanded)}
     with files.replacement(path) as temporary:
         save_file(stored, temporary, metadata=_sealed_header(header, stored))
@@ -176,7 +180,3 @@ def versions(packages: Iterable[str] = ("fedspray", "torch", "torch-geometric", 
         with contextlib.suppress(PackageNotFoundError):  # a site has no torch-geometric
             found[name] = version(name)
     return found
-
-
-def _shares_storage(value: Tensor) -> bool:
-    return value.untyped_storage().nbytes() != value.numel() * value.element_size()
