@@ -173,4 +173,6 @@ def test_bad_settings_are_refused(settings: dict[str, Any], sentence: str) -> No
 def test_a_run_is_saved_while_the_server_stays_as_it_is(tmp_path: Path) -> None:
     toy = ragged_federation()
     result = fs.run(toy, "adafgl", rounds=4, checkpoint_every=1, out=tmp_path / "run", progress=False, **NOW)
-    assert float(fs.load(tmp_path / "run").overall) == float(result.overall)
+    loaded = fs.load(tmp_path / "run")
+    assert isinstance(loaded, fs.RunResult)
+    assert float(loaded.overall) == float(result.overall)
