@@ -86,7 +86,10 @@ def run(
             ``checkpoint_every``, ``track="mlflow"`` or ``"wandb"``.
     """
     expect(Federation, _BUILT, federation=federation)
-    _check_heard(callbacks, on_record)
+    expect((list, tuple), "a list of Callback objects", callbacks=callbacks)
+    for each in callbacks:
+        expect(Callback, "an object of a subclass of Callback (functions go to on_record=)", **{"a callback": each})
+    expect((Callable, type(None)), "a function of the seed and a record", on_record=on_record)
     folder = _folder(out)
     _warn_of_traps(federation)
     way = Way(**{name: values.pop(name) for name in way_knobs() if name in values})
@@ -182,8 +185,10 @@ def compare(
         result = ComparisonResult.of(rows, study.reference, draws=bootstrap)
         if out is not None:
             result.save(folder)
-    if result.failures:
-        _warn_of_failures(result.failures, sum(len(row.ended) for row in rows))
+    if failures := result.failures:
+        first, cells = failures[0], sum(len(row.ended) for row in rows)
+        told = f"{first['method']}, seed {first['seed']}: {first['reason']}"
+        warnings.warn(f"{len(failures)} of {cells} cells failed, see .failures; the first: {told}", stacklevel=2)
     return result
 
 
@@ -277,7 +282,12 @@ def _resolved(
     own, method = run_knobs(), RunSettings(preset=preset).algorithm if algorithm is None else algorithm
     chosen = Chosen.of(method, backbone, preset, {k: v for k, v in values.items() if k not in own})
     check_meaning(chosen.algorithm, chosen.values, None if backbone_of else chosen.backbone)
-    _warn_of_session(chosen, out)
+    if chosen.of_session and out is not None:
+        warnings.warn(
+            f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
+            f"{out} or load its models: move it into a file",
+            stacklevel=3,
+        )
     settings = RunSettings(
         algorithm=chosen.algorithm,
         backbone=chosen.backbone,
@@ -292,33 +302,12 @@ def _resolved(
     return resolved
 
 
-def _warn_of_session(chosen: Chosen, out: str | Path | None) -> None:
-    if chosen.of_session and out is not None:
-        warnings.warn(
-            f"{' and '.join(chosen.of_session)} is defined in this session, so no other process can resume the run in "
-            f"{out} or load its models: move it into a file",
-            stacklevel=4,
-        )
-
-
-def _warn_of_failures(failures: Sequence[Mapping[str, Any]], cells: int) -> None:
-    first, count = failures[0], f"{len(failures)} of {cells} cells failed, see .failures"
-    warnings.warn(f"{count}; the first: {first['method']}, seed {first['seed']}: {first['reason']}", stacklevel=3)
-
-
 def _warn_of_traps(federation: Federation) -> None:
     for trap in traps_of(federation):
         warnings.warn(trap.sentence, TrapWarning, stacklevel=3)
 
 
 _BUILT = "a Federation: see build_federation"
-
-
-def _check_heard(callbacks: object, on_record: object) -> None:
-    expect((list, tuple), "a list of Callback objects", callbacks=callbacks)
-    for each in callbacks if isinstance(callbacks, list | tuple) else ():
-        expect(Callback, "an object of a subclass of Callback (functions go to on_record=)", **{"a callback": each})
-    expect((Callable, type(None)), "a function of the seed and a record", on_record=on_record)
 
 
 def _folder(out: str | Path | None) -> Path | None:
@@ -383,10 +372,8 @@ def _datasets(data: object, folder: Path) -> tuple[dict[Path, Federation], list[
             continue
         federation = each if isinstance(each, Federation) else build_federation(each)
         _warn_of_traps(federation)
-        identity = [
-            *(federation.name, dict(federation.settings)),
-            *(federation.fingerprint(), federation.split_fingerprint()),
-        ]
+        what = federation.name, dict(federation.settings)
+        identity = [*what, federation.fingerprint(), federation.split_fingerprint()]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         target = folder.absolute() / digest[:16]
         federations[target] = federation
@@ -399,7 +386,6 @@ def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:
     if isinstance(given, str) or not isinstance(given, Sequence | Mapping):
         raise InputError(f"methods is a {type(given).__name__}, but must be a list, or a mapping of names to methods")
     named = given.items() if isinstance(given, Mapping) else ((None, each) for each in given)
-    replaced = backbones is not None
     tables: list[dict[str, Any]] = []
     nets: dict[str, dict[str, Any]] = {}
     for label, each in named:
@@ -407,16 +393,17 @@ def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:
             tables.append(dict(each))
             continue
         method = Chosen.of(each)
-        tables.append({"name": label or method.algorithm, "algorithm": method.algorithm, "set": dict(method.values)})
-        if replaced:
-            tables[-1]["set"] = algorithm_named(each)[1]
-        else:
+        own = method.values if backbones is None else algorithm_named(each)[1]
+        tables.append({"name": label or method.algorithm, "algorithm": method.algorithm, "set": dict(own)})
+        if backbones is None:
             nets[method.backbone] = {}
-    if replaced:
+    if backbones is not None:
         one = isinstance(backbones, str) or not isinstance(backbones, Sequence)
         listed: Any = [backbones] if one else backbones
         pairs = [backbone_named(net) for net in listed]
-        _refuse_twins([net for net, _ in pairs])
+        twice = repeated([net for net, _ in pairs])
+        if twice is not None:
+            raise InputError(f"backbones holds {twice!r} twice, but each may be given once: run two comparisons")
         nets = dict(pairs)
     elif len(nets) > 1:
         raise InputError(f"the methods use the backbones {', '.join(nets)}, but must agree: pass backbones=")
@@ -431,14 +418,8 @@ def _methods(given: object, backbones: object, jobs: int) -> dict[str, Any]:
     return {"algorithms": tables, "backbones": list(nets) or [DEFAULT_BACKBONE], "set": settings}
 
 
-def _refuse_twins(names: Sequence[str]) -> None:
-    twice = repeated(names)
-    if twice is not None:
-        raise InputError(f"backbones holds {twice!r} twice, but each may be given once: run two comparisons")
-
-
 def _tell_apart(tables: Sequence[dict[str, Any]]) -> None:
-    """Merges the given settings into methods of the same name."""
+    """Adds their settings to the names of methods that would have the same one."""
     names = [table.get("name") for table in tables]
     for table in tables:
         if names.count(table.get("name")) > 1 and table.get("set"):

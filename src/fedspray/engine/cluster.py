@@ -206,7 +206,7 @@ class Remote:
     """A block at an actor, and in Ray's store what the block remembers."""
 
     def __init__(self, actor: Any, number: int, order: _Order, memories: Memories | None = None) -> None:
-        self.client_ids, self.algorithm = order.ids, order.algorithms[order.ids[0]]
+        self.client_ids = order.ids
         self._actor, self._number, self._order = actor, number, order
         self._memories: Any = memories
         self._is_open = memories is not None

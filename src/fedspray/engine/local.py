@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Task
 from fedspray.data.statistics import node_homophily
 from fedspray.engine.clients import init_state
-from fedspray.engine.crossing import Chain, Crossing, trip_of
+from fedspray.engine.crossing import Chain, Crossing, joined, trip_of
 from fedspray.engine.device import CPU, free_memory, nodes_that_fit
 from fedspray.engine.rounds import Answers
 from fedspray.engine.worker import Request, Snapshot, Worker
@@ -34,38 +34,13 @@ from fedspray.nn import tree
 from fedspray.nn.tree import Message
 
 if TYPE_CHECKING:
+    from fedspray.engine.cluster import Remote
     from fedspray.engine.sums import LocalSums
 
+    Block: TypeAlias = Worker | Remote
+    """Clients that are trained together, here or somewhere else."""
+
 Blocks = list[list[int]]
-
-
-class Block(Protocol):
-    """Clients that are trained together, as a `Worker` here or somewhere else."""
-
-    algorithm: Algorithm[Any, Any]
-
-    @property
-    def client_ids(self) -> tuple[int, ...]:
-        """The clients."""
-
-    @property
-    def columns(self) -> list[Tensor | None]:
-        """The features that each client's nodes use; None where features are dense."""
-
-    def handle(self, request: Request, message: Message) -> tuple[Message, Message]:
-        """Does what is asked, as `Worker.handle` does."""
-
-    def count_best(self) -> Message:
-        """The counts of the best model so far; nothing if there is none yet."""
-
-    def personal_models(self) -> list[Snapshot | None]:
-        """The kept snapshot of each client."""
-
-    def tensors(self, round_index: int) -> dict[str, Tensor]:
-        """The state at the end of a round, by name."""
-
-    def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
-        """Goes back to what `tensors` held."""
 
 
 class Home(Protocol):
@@ -146,7 +121,7 @@ class LocalEngine:
         own, theirs = dict(enumerate(federation.clients)), dict(enumerate(algorithms))
         self._home: Home = home or InProcess(own, theirs, federation.task, seed, dtype, device, threads)
         self._blocks: list[Block] = []
-        for ids in chosen:
+        for ids in chosen:  # a comprehension would be one more frame above a user's own
             self._blocks.append(self._home.open(ids))
         self._hides_evaluation = any(link.hides_evaluation for link in links)
         self._sums: LocalSums | None = None
@@ -230,10 +205,6 @@ class LocalEngine:
             for k, model in zip(block.client_ids, block.personal_models(), strict=True)
             if model is not None
         }
-
-    def algorithm_of(self, client_id: int) -> Algorithm[Any, Any]:
-        """The algorithm that a client runs."""
-        return next(block.algorithm for block in self._blocks if client_id in block.client_ids)
 
     def tensors(self, round_index: int) -> dict[str, Tensor]:
         """The clients' state at the end of a round, by name."""
@@ -335,9 +306,8 @@ def _stack(parts: list[tuple[tuple[int, ...], Message]]) -> tuple[Message, tuple
     ids = [k for block, _ in parts for k in block]
     if len(parts) == 1:
         return parts[0][1], tuple(ids)
-    names = parts[0][1] if parts else {}
-    joined = {name: torch.cat([message[name] for _, message in parts]) for name in names}
+    whole = joined([message for _, message in parts])
     if ids != sorted(ids):
         order = torch.tensor(np.argsort(ids))
-        joined = {name: value[order] for name, value in joined.items()}
-    return joined, tuple(sorted(ids))
+        whole = {name: value[order] for name, value in whole.items()}
+    return whole, tuple(sorted(ids))

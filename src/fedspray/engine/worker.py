@@ -207,16 +207,8 @@ class Worker:
 
     def split(self, singles: Sequence[Worker]) -> list[Worker]:
         """The same clients as one worker each: ``singles``, which are new, with this worker's state."""
-        for k, single in enumerate(singles):
-            single._memories = [
-                Memory(
-                    memory.round_index,
-                    tree.split(memory.state, self.batch)[k],
-                    self._split_snapshot(memory.candidate)[k],
-                    self._split_snapshot(memory.best)[k],
-                )
-                for memory in self._memories
-            ]
+        for single, *memories in zip(singles, *map(self._split_memory, self._memories), strict=True):
+            single._memories = memories
         return list(singles)
 
     def personal_models(self) -> list[Snapshot | None]:
@@ -225,6 +217,11 @@ class Worker:
         if best is not None:
             best = Snapshot(best.round_index, tree.to(best.client, CPU), tree.to(best.message, CPU))
         return self._split_snapshot(best)
+
+    def _split_memory(self, memory: Memory) -> list[Memory]:
+        snapshots = (self._split_snapshot(each) for each in (memory.candidate, memory.best))
+        parts = zip(tree.split(memory.state, self.batch), *snapshots, strict=True)
+        return [Memory(memory.round_index, *own) for own in parts]
 
     def _split_snapshot(self, snapshot: Snapshot | None) -> list[Snapshot | None]:
         if snapshot is None:

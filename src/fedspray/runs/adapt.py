@@ -56,14 +56,12 @@ class SharedPart:
     @classmethod
     def of(cls, models: Mapping[str, PersonalModel]) -> SharedPart | None:
         """What the models of all clients have in common; None if that is nothing, or the server told them apart."""
-        first, *others = models.values() or [None]
+        first = next(iter(models.values()), None)
         if first is None or not first.snapshot.message:
             return None
-        message = first.snapshot.message
-        for other in others:
-            theirs = other.snapshot.message if other is not None else {}
-            if any(not torch.equal(message[name], theirs[name]) for name in message):
-                return None
+        message, received = first.snapshot.message, [model.snapshot.message for model in models.values()]
+        if any(not torch.equal(value, theirs[name]) for theirs in received for name, value in message.items()):
+            return None
         settings = replace(first.settings, backbone_of={})
         dataset = str(first.facts.get("dataset", ""))
         return cls(first.algorithm, settings, first.task, message, first.snapshot.round_index, dataset)
@@ -86,17 +84,16 @@ class SharedPart:
         tensors, meta = store.read_tensors(file)
         if "algorithm" in meta:
             settings, known = settings_and_task(meta)
-            run = resolve(settings)
-            shared = tree.part_of(tensors, "message")
         elif task is None or "round" not in meta:
             raise InputError(f"{file} is not what a run's clients share: give RUN/seed-…/{FILE}")
         else:
-            run, known = resolve(RunSettings(**files.read_json(file.parent.parent / "settings.json")["run"])), task
-            template = tree.cast(run.algorithm.init_server(known, seed=0), run.dtype)
-            server = tree.part_of(tensors, "server")
-            check_tensors(str(file), server, tree.flatten(template))
-            shared = dict(run.algorithm.broadcast(tree.restore(template, server), (0,)))
+            settings, known = RunSettings(**files.read_json(file.parent.parent / "settings.json")["run"]), task
+        run, shared = resolve(settings), tree.part_of(tensors, "message")
         blank = tree.cast(run.algorithm.init_server(known, seed=0), run.dtype)
+        if "algorithm" not in meta:  # a deployed run's server keeps its own state
+            server = tree.part_of(tensors, "server")
+            check_tensors(str(file), server, tree.flatten(blank))
+            shared = dict(run.algorithm.broadcast(tree.restore(blank, server), (0,)))
         check_tensors(str(file), shared, run.algorithm.broadcast(blank, (0,)))
         return cls(run.algorithm, run.settings, known, shared, int(meta["round"]), str(meta.get("dataset", "")))
 
@@ -168,8 +165,7 @@ def _loss(algorithm: Algorithm[Any, Any], snapshot: Snapshot, batch: GraphBatch)
         logits = algorithm.loss_logits(state, snapshot.message, seen)
         if logits is None:
             logits = algorithm.predict(state, snapshot.message, seen)
-    chosen = logits[batch.val]
-    loss = float(torch.nn.functional.cross_entropy(chosen, batch.labels[batch.val]))
+    loss = float(torch.nn.functional.cross_entropy(logits[batch.val], batch.labels[batch.val]))
     return loss if loss == loss else torch.inf
 
 

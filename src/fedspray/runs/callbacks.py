@@ -6,9 +6,9 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -58,17 +58,11 @@ class Listener(Callback):
         self._on_record(seed, record)
 
 
-class Listeners:
-    """All callbacks of one seed, in order; a Ctrl-C waits for them."""
-
-    def __init__(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
-        self._callbacks, self._interrupts = callbacks, interrupts
-
-    def tell(self, event: str, *given: Any) -> None:
-        """Calls the method of this name of all."""
-        with self._interrupts.held():
-            for each in self._callbacks:
-                getattr(each, event)(*given)
+def tell(callbacks: Sequence[Callback], interrupts: Interrupts, event: str, *given: Any) -> None:
+    """Calls the method of this name of all, in order; a Ctrl-C waits for them."""
+    with interrupts.held():
+        for each in callbacks:
+            getattr(each, event)(*given)
 
 
 class Log(Callback):
@@ -78,10 +72,12 @@ class Log(Callback):
         self._folder = folder
         self._file: store.RecordFile | None = None
         self._writer: SummaryWriter | None = None
-        self._memory: list[Json] = []
+        self.records: list[Json] = []
+        """All so far."""
         if folder is not None:
             done = max(0, progress.round_index - 1)
             self._file = store.RecordFile(folder / store.RECORDS, keep=done)
+            self.records = self._file.records
             if find_spec("tensorboard") is None:  # a server or a site has none
                 return
             from torch.utils.tensorboard import SummaryWriter
@@ -89,36 +85,24 @@ class Log(Callback):
             with disk_full_at(folder):
                 self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
-    @property
-    def records(self) -> list[Json]:
-        """All records so far."""
-        return self._memory if self._file is None else self._file.records
-
     def on_record(self, seed: int, record: Json) -> None:
         """Adds a round's record."""
         if self._folder is None or self._file is None:
-            self._memory.append(record)
+            self.records.append(record)
             return
         self._file.add(record)
-        if self._writer is None:
-            return
         with disk_full_at(self._folder):
-            for part in ("train", "val", "test"):
-                for name in ("loss", "overall", "minority"):
-                    if record[part][name] is not None:
-                        self._writer.add_scalar(f"{part}/{name}", record[part][name], record["round"])
+            for part, name in product(("train", "val", "test"), store.CURVES):
+                if self._writer is not None and record[part][name] is not None:
+                    self._writer.add_scalar(f"{part}/{name}", record[part][name], record["round"])
 
     def flush(self) -> None:
         """Makes sure that the records are on disk."""
         if self._file is not None:
             self._file.flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Closes its files."""
         if self._folder is not None and self._file is not None:
             with (
                 disk_full_at(self._folder),
@@ -154,8 +138,7 @@ class Saver(Callback):
         tensors = tree.flatten(progress.server, "server")
         for name, part in self._parts.items():
             tensors |= tree.prefixed(name, part(progress.round_index))
-        names = ("round_index", "best_round", "best_score", "validation", "pending", "detail")
-        known = {name: getattr(progress, name) for name in names}
+        known = {name: value for name, value in vars(progress).items() if name != "server"}
         self._unsaved = tensors, {"progress": known, "blocks": self._host.blocks}
         now = time.perf_counter()
         if progress.round_index % self._every == 0 if self._every else now - self._last > 40 * self._cost:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -15,11 +16,10 @@ from fedspray.data.federation import Roster
 from fedspray.engine.local import Blocks
 from fedspray.engine.rounds import Engine, Progress, run_rounds, start
 from fedspray.errors import RunStopped
-from fedspray.experiment import RoundSettings
 from fedspray.files import Json
 from fedspray.nn import tree
 from fedspray.runs import store
-from fedspray.runs.callbacks import Callback, Listeners, Log, Saver
+from fedspray.runs.callbacks import Callback, Log, Saver, tell
 from fedspray.runs.interrupts import remembered_interrupts
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.proxies import ProxyKeeper
@@ -73,7 +73,7 @@ def conduct(
         if own is not None and (own / "result.json").exists():
             results.append(SeedResult.load(own))
             continue
-        meta, tensors = _checkpoint(own)
+        tensors, meta = _checkpoint(own)
         host = open_host(seed, meta.get("blocks"))
         progress = start(run.algorithm, roster.task, seed, run.dtype)
         kept = ProxyKeeper(run.algorithm.uplink, tree.part_of(tensors, "proxies"))
@@ -81,10 +81,10 @@ def conduct(
             progress = Progress(tree.restore(progress.server, tree.part_of(tensors, "server")), **meta["progress"])
             progress = _without_the_gone(progress, host.client_ids)
             host.load(tree.part_of(tensors, "engine"), progress.round_index)
-        with remembered_interrupts() as interrupts, Log(own, progress) as log:
+        with remembered_interrupts() as interrupts, closing(Log(own, progress)) as log:
             saver = Saver(own, host, {"proxies": kept.tensors}, log, checkpoint_every)
-            tell = Listeners([kept, log, *callbacks, saver], interrupts).tell
-            Listeners(callbacks if meta else (), interrupts).tell("on_round", seed, progress)
+            told = partial(tell, [kept, log, *callbacks, saver], interrupts)
+            tell(callbacks if meta else (), interrupts, "on_round", seed, progress)
             try:
                 progress = run_rounds(
                     run.algorithm,
@@ -92,18 +92,18 @@ def conduct(
                     run.rounds,
                     seed,
                     progress,
-                    on_exchange=partial(tell, "on_exchange"),
-                    on_record=partial(tell, "on_record", seed),
-                    on_round=partial(tell, "on_round", seed),
+                    on_exchange=partial(told, "on_exchange"),
+                    on_record=partial(told, "on_record", seed),
+                    on_round=partial(told, "on_round", seed),
                     links=run.links,
                 )
             except (KeyboardInterrupt, RunStopped):
                 saver.save()  # where the last finished round left it
                 raise
             log.flush()
-            tell("on_round", seed, progress)
+            told("on_round", seed, progress)
             results.append(_result(seed, own, host, progress, log.records, kept, run))
-            tell("on_end", seed, results[-1])
+            told("on_end", seed, results[-1])
     outcome = RunResult(header(roster, run), results)
     if folder is not None:
         files.write_sealed(folder / "result.json", outcome.summary())
@@ -126,13 +126,13 @@ def header(roster: Roster, run: Resolved) -> Json:
     }
 
 
-def _checkpoint(folder: Path | None) -> tuple[Json, dict[str, Tensor]]:
+def _checkpoint(folder: Path | None) -> tuple[dict[str, Tensor], Json]:
     """The state a seed resumes from; empty for a new one, whose folder it creates."""
     if folder is None:
         return {}, {}
     folder.mkdir(exist_ok=True)
     tensors, meta = store.read_checkpoint(folder)
-    return meta or {}, tensors
+    return tensors, meta or {}
 
 
 def _without_the_gone(progress: Progress, client_ids: Sequence[int]) -> Progress:
@@ -155,9 +155,10 @@ def _result(
     """The result of a seed that ran to its end, written into its folder."""
     models = host.models()
     names = dict(zip(host.client_ids, host.client_names, strict=True))
-    metrics = _metrics(progress, records, names, host.digests(models), run.rounds)
-    metrics |= run.spent(run.rounds.rounds)
-    metrics |= {name: found for name, found in (("against_local", host.against_local(models)),) if found}
+    metrics = _metrics(progress.detail, records, names, run.rounds.rounds)
+    metrics |= {"models": dict(host.digests(models)), **run.spent(run.rounds.rounds)}
+    if compared := host.against_local(models):
+        metrics["against_local"] = compared
     result = SeedResult(seed, metrics, records, models, kept.at(metrics["best_round"]))
     if folder is not None:
         result.save(folder)
@@ -167,30 +168,25 @@ def _result(
     return result
 
 
-def _metrics(
-    progress: Progress,
-    records: list[Json],
-    names: Mapping[int, str],
-    digests: Mapping[str, str],
-    rounds: RoundSettings,
-) -> Json:
+def _metrics(detail: Json, records: list[Json], names: Mapping[int, str], rounds: int) -> Json:
     """The reported round as flat JSON: test metrics at the top, validation and details below."""
-    detail = progress.detail
+
+    def total(name: str) -> Any:
+        return sum(record[name] for record in records)
+
     return {
         "best_round": detail["best_round"],
-        "rounds": rounds.rounds,
+        "rounds": rounds,
         **detail["test"],
         **{name: detail[name] for name in ("by_homophily", "recall_by_budget")},
         "clients": {names[int(k)]: values for k, values in detail["clients"].items()},
         **({"sums_only": True} if detail.get("sums_only") else {}),
         "val": detail["val"],
         "train": detail["train"],
-        "bytes_up": sum(record["bytes_up"] for record in records),
-        "bytes_down": sum(record["bytes_down"] for record in records) + detail["closing"]["bytes_down"],
-        "bytes_evaluation": sum(record["bytes_evaluation"] for record in records)
-        + detail["closing"]["bytes_evaluation"],
+        "bytes_up": total("bytes_up"),
+        "bytes_down": total("bytes_down") + detail["closing"]["bytes_down"],
+        "bytes_evaluation": total("bytes_evaluation") + detail["closing"]["bytes_evaluation"],
         "failures": sum(len(record["failed"]) for record in records),
-        "seconds": sum(record["seconds"] for record in records),
-        "cpu_seconds": sum(record["cpu_seconds"] for record in records),
-        "models": dict(digests),
+        "seconds": total("seconds"),
+        "cpu_seconds": total("cpu_seconds"),
     }

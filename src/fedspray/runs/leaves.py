@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from torch import Tensor
-
 from fedspray.data.federation import Task
 from fedspray.engine.layouts import play
 from fedspray.errors import InputError
@@ -20,6 +18,7 @@ from fedspray.evaluation.metrics import Counts
 from fedspray.experiment import RunSettings
 from fedspray.files import Json
 from fedspray.messages import Key, fates, pattern_of
+from fedspray.nn import tree
 from fedspray.nn.tree import Message
 from fedspray.runs.settings import Resolved, resolve
 
@@ -87,8 +86,7 @@ def of_settings(content: Mapping[str, Any], sizes: Mapping[str, Any] | None) -> 
     """
     known = {name: content["run"][name] for name in (f.name for f in fields(RunSettings)) if name in content["run"]}
     try:
-        lists = {"seeds": tuple(known["seeds"]), "link": tuple(known.get("link", ()))}
-        run = resolve(RunSettings(**{**known, **lists}))
+        run = resolve(RunSettings(**known))
         if sizes is None:
             return [replace(entry, shapes={}, bytes=0) for entry in what_leaves(run, Task(1, 2))]
         return what_leaves(run, Task(sizes["num_features"], sizes["num_classes"]))
@@ -108,7 +106,7 @@ def _entries(when: str, declared: Mapping[str, Key], message: Message) -> Iterab
     for pattern, key in declared.items():
         parts = {name: value for name, value in message.items() if pattern_of(declared, name) == pattern}
         shapes = {name: tuple(value.shape[1:]) for name, value in sorted(parts.items())}
-        size = sum(value.numel() * value.element_size() for value in parts.values())
+        size = tree.num_bytes(parts)
         yield Entry(pattern, when, key.text, shapes, size, key.told, key.reveals or UNDECLARED, "")
 
 
@@ -117,6 +115,5 @@ def _protected(entry: Entry, run: Resolved, message: Message) -> Entry:
     name = next(iter(entry.shapes), None)
     if name is None:
         return entry
-    value: Tensor = message[name]
-    said = [link.protection(name, value, run.algorithm.uplink) for link in run.links]
+    said = [link.protection(name, message[name], run.algorithm.uplink) for link in run.links]
     return replace(entry, protection="; then ".join(filter(None, said)))

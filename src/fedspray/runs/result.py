@@ -17,7 +17,7 @@ from fedspray.display import count, line, percent, percent_spread, table
 from fedspray.errors import InputError, unknown
 from fedspray.evaluation.metrics import METRICS
 from fedspray.files import Json
-from fedspray.runs import benefit, proxies
+from fedspray.runs import benefit, proxies, store
 from fedspray.runs.adapt import FILE as SHARED
 from fedspray.runs.adapt import SharedPart
 from fedspray.runs.models import ModelFiles, PersonalModel
@@ -174,7 +174,7 @@ class RunResult:
             {
                 "seed": result.seed,
                 "round": record["round"],
-                **{f"{part}_{name}": record[part][name] for part in ("train", "val", "test") for name in _CURVES},
+                **{f"{part}_{name}": record[part][name] for part in ("train", "val", "test") for name in store.CURVES},
                 **{name: record[name] for name in ("bytes_up", "bytes_down", "seconds", "cpu_seconds")},
             }
             for result in self.seeds
@@ -276,5 +276,4 @@ def spread(values: list[float | None]) -> Json:
     }
 
 
-_CURVES = ("loss", "overall", "minority")
 _NODES = {"train": "training", "val": "validation", "test": "test"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -108,7 +108,7 @@ def carry_out(
         if not (folder / store.FEDERATION).exists():  # killed just before it was written
             _describe(folder, federation)
     heard = [*callbacks, *([] if on_record is None else [Listener(on_record)])]
-    with sole_writer(folder):
+    with nullcontext() if folder is None else files.only_writer(folder):
         result = conduct(federation.roster, run, folder, open_host, checkpoint_every=checkpoint_every, callbacks=heard)
     return replace(result, folder=folder, writer=partial(_write, federation, run, threads))
 
@@ -128,11 +128,6 @@ def prepared(
             begin(folder, federation, run, source, threads=threads)
         how = {"threads": threads, "checkpoint_every": way.checkpoint_every, "cluster": cluster}
         yield {**how, "begun": not resumed}
-
-
-def sole_writer(folder: Path | None) -> AbstractContextManager[None]:
-    """Keeps others from writing into the folder."""
-    return nullcontext() if folder is None else files.only_writer(folder)
 
 
 def _write(federation: Federation, run: Resolved, threads: int, result: RunResult, folder: Path) -> None:
@@ -207,30 +202,28 @@ class _LocalHost(LocalEngine):
             links=run.links,
             home=home,
         )
-        self._settings, self._roster = run.settings, federation.roster
-        self._run, self._seed, self._threads = run, seed, threads
+        self._run, self._algorithms, self._seed, self._threads = run, algorithms, seed, threads
 
     def against_local(self, models: Mapping[str, PersonalModel]) -> Json:
         if self.clients_are_hidden:
             return {}
         alone = None
-        if self._settings.baseline is not None:
-            own = carry_out(self._federation, _baseline(self._run, self._seed), None, threads=self._threads)
-            alone = own.models
+        if self._run.settings.baseline is not None:
+            baseline = _baseline(self._run, self._seed)
+            alone = carry_out(self._federation, baseline, None, threads=self._threads).models
         return dict(benefit.against_local(self._federation, models, alone))
 
     def keep(self, folder: Path, models: Mapping[str, PersonalModel]) -> None:
-        if self.clients_are_hidden:
-            return
-        nodes.NodeTable.from_models(self._federation, models).save(folder / nodes.FILE)
+        if not self.clients_are_hidden:
+            nodes.NodeTable.from_models(self._federation, models).save(folder / nodes.FILE)
 
     def models(self) -> Mapping[str, PersonalModel]:
-        found = {}
+        found, task = {}, self._federation.task
         for k, snapshot in self.personal_models().items():
-            client, task = self._federation.clients[k], self._roster.task
-            settings = self._settings.of_client(client.name)
-            model = PersonalModel(client.name, k, self.algorithm_of(k), task, snapshot, settings)
-            found[client.name] = model.described(client, self._roster.name)
+            client = self._federation.clients[k]
+            settings = self._run.settings.of_client(client.name)
+            model = PersonalModel(client.name, k, self._algorithms[k], task, snapshot, settings)
+            found[client.name] = model.described(client, self._federation.name)
         return found
 
     def digests(self, models: Mapping[str, PersonalModel]) -> Mapping[str, str]:

@@ -55,10 +55,7 @@ class Resolved:
 
     def spent(self, round_index: int) -> Json:
         """What links say of the privacy that was given away by the end of a round."""
-        found: Json = {}
-        for link in self.links:
-            found |= link.spent(round_index)
-        return found
+        return {name: value for link in self.links for name, value in link.spent(round_index).items()}
 
     def for_clients(self, roster: Roster) -> list[Algorithm[Any, Any]]:
         """Each client's algorithm: the same, except for the backbones in `backbone_of`."""

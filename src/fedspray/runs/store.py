@@ -36,6 +36,8 @@ CHECKPOINT = "checkpoint.safetensors"
 OLDER_CHECKPOINT = "checkpoint-before.safetensors"
 RECORDS = "rounds.jsonl"
 FEDERATION = "federation.json"
+CURVES = ("loss", "overall", "minority")
+"""Metrics of each part whose course is shown."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

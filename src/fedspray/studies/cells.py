@@ -176,18 +176,17 @@ class Cell(Named):
 
     def former(self) -> list[tuple[str, str]]:
         """Other keys and file names of this cell's result: those of `Algorithm.formerly`."""
-        values, formerly = self.settings, algorithms.find(self.run.algorithm).formerly
-        names = [name for name, fixed in formerly.items() if fixed.items() <= values.items()]
-        keys = [_hash({**self.identity(), "algorithm": name}) for name in names]
-        return [(key, self._name(name, key)) for name, key in zip(names, keys, strict=True)]
+        formerly = algorithms.find(self.run.algorithm).formerly
+        names = [name for name, fixed in formerly.items() if fixed.items() <= self.settings.items()]
+        keys = {name: _hash({**self.identity(), "algorithm": name}) for name in names}
+        return [(key, self._name(name, key)) for name, key in keys.items()]
 
     @property
     def _source(self) -> str:
         return json.dumps(self.data.to_json(), sort_keys=True)
 
     def _name(self, algorithm: str, key: str) -> str:
-        federation = _open(self._source)
-        words = f"{federation.name}-{algorithm}-{self.run.backbone}-seed{self.seed}"
+        words = f"{self.whole().name}-{algorithm}-{self.run.backbone}-seed{self.seed}"
         return re.sub(r"[^A-Za-z0-9.-]+", "_", words) + f"-{key[:16]}"
 
     def __str__(self) -> str:
@@ -220,8 +219,8 @@ def _fingerprint(source: str) -> str:
 
 def _later(run: RunSettings) -> Json:
     """Run settings added later, if not neutral."""
-    values = {each.name: (getattr(run, each.name), each.metadata.get("neutral", ...)) for each in fields(run)}
-    return {name: value for name, (value, neutral) in values.items() if neutral is not ... and value != neutral}
+    neutral = {each.name: each.metadata["neutral"] for each in fields(run) if "neutral" in each.metadata}
+    return {name: getattr(run, name) for name in neutral if getattr(run, name) != neutral[name]}
 
 
 def _outside_code(run: RunSettings) -> dict[str, str]:

@@ -114,10 +114,10 @@ class Grid:
         """Seconds of a cell like this one, by its steps: on the same data, as similar as possible otherwise."""
         ended = list(self._ended.values())  # the display asks from its own thread
         finished = [(other, other.result.metrics["seconds"]) for other in ended if other.result is not None]
-        for alike in (_row, _kind, _loose_kind):
-            known = [(seconds, _steps(other)) for other, seconds in finished if alike(other) == alike(cell)]
-            if known:
-                return float(_steps(cell) * sum(seconds for seconds, _ in known) / sum(steps for _, steps in known))
+        for shared in (3, 2, 1):
+            alike = [(o, seconds) for o, seconds in finished if _traits(o)[:shared] == _traits(cell)[:shared]]
+            if alike:
+                return float(_steps(cell) * sum(seconds for _, seconds in alike) / sum(_steps(o) for o, _ in alike))
         return None
 
     def _steps_done(self) -> float:
@@ -171,13 +171,7 @@ def _steps(cell: Cell) -> float:
     return float(cell.settings["rounds"]) * float(cell.settings["local_epochs"])
 
 
-def _row(cell: Cell) -> tuple[Any, ...]:
-    return *_kind(cell), cell.method, cell.label
-
-
-def _kind(cell: Cell) -> tuple[Any, ...]:
-    return *_loose_kind(cell), cell.run.algorithm
-
-
-def _loose_kind(cell: Cell) -> tuple[Any, ...]:
-    return sorted((name, str(value)) for name, value in cell.data.to_json().items()), cell.backbone
+def _traits(cell: Cell) -> tuple[Any, ...]:
+    """What its time depends on, the most important first."""
+    data = sorted((name, str(value)) for name, value in cell.data.to_json().items())
+    return (data, cell.backbone), cell.run.algorithm, (cell.method, cell.label)

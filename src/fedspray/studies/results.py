@@ -18,11 +18,10 @@ from fedspray.runs import nodes, proxies
 from fedspray.runs.nodes import NodeTable
 from fedspray.runs.proxies import ClassProxies
 from fedspray.runs.result import SeedResult
+from fedspray.runs.store import CURVES as CURVES
 
-CURVES = ("loss", "overall", "minority")
 _WITHOUT_TEST = ("best_round", "rounds", "val", "train", "bytes_up", "bytes_down", "failures", "seconds", "cpu_seconds")
-_OF_TEST = ("overall", "minority", "clients")
-"""Metrics that tests and pictures need; old files may lack others."""
+"""Metrics that studies need; old files may lack others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +100,14 @@ class CellResult:
         return cell
 
     def _check(self) -> None:
-        """Raises an error if something that studies read is missing."""
+        """Raises an error if something that studies read is missing, beside what `stored` demands."""
         tested = not self.content["validation_only"]
         metrics, rounds = self.metrics, self.metrics["rounds"]
-        for name in (*_WITHOUT_TEST, *(_OF_TEST if tested else ())):
+        for name in _WITHOUT_TEST:
             metrics[name]
-        parts = [metrics["val"], *(metrics["clients"].values() if tested else ())]
         kept = {"val", *(["test"] * tested), *self.content["curves"]}
         curves = [self.content["curves"][part][name] for part in kept for name in CURVES]
-        if not all({"overall", "minority"} <= set(part) for part in parts) or {len(c) for c in curves} != {rounds}:
+        if not {"overall", "minority"} <= set(metrics["val"]) or {len(curve) for curve in curves} != {rounds}:
             raise KeyError
         if tested and (
             self.nodes.counts.shape[1] != len(metrics["recall"]) or not set(metrics["clients"]) <= {*self.nodes.clients}

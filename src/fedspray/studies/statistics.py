@@ -82,14 +82,9 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def bootstrap(
-    tables: Mapping[str, Mapping[int, NodeTable]],
-    reference: str,
-    *,
-    draws: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
+    tables: Mapping[str, Mapping[int, NodeTable]], reference: str, *, draws: int = 2000, seed: int = 0
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """Intervals of each method's difference in accuracy to the reference, over other draws of the test nodes.
+    """95% intervals of each method's difference in accuracy to the reference, over other draws of the test nodes.
 
     Nodes are drawn with replacement inside every (client, class), from those that are a test node under any
     seed. A drawn node counts in all methods and under all seeds in which it is a test node: pairs stay pairs,
@@ -99,7 +94,6 @@ def bootstrap(
         tables: by method and seed; all of the same clients.
         reference: the method that is subtracted.
         draws: how many.
-        level: the share of draws inside the interval.
         seed: of the draws.
 
     Returns:
@@ -126,7 +120,7 @@ def bootstrap(
             difference = np.mean([accuracies[method, s] - accuracies[reference, s] for s in common], axis=0)
             for i, metric in enumerate(COMPARED):
                 samples.setdefault((method, metric), []).append(difference[:, i])
-    tails = [(1 - level) / 2, (1 + level) / 2]
+    tails = [(1 - 0.95) / 2, (1 + 0.95) / 2]
     drawn = {key: np.concatenate(parts) for key, parts in samples.items()}
     known = {key: values[np.isfinite(values)] for key, values in drawn.items()}
     bounds = {key: np.quantile(values, tails) for key, values in known.items() if len(values)}
