@@ -182,7 +182,7 @@ def states_hold_everything(algorithm: Algorithm[Any, Any]) -> None:
     """The states hold everything: a new object given the states continues to the same bits."""
     whole = _played(algorithm, ragged_federation(), [0, 1, 2])
     broken = _played(algorithm, ragged_federation(), [0, 1, 2], rounds=ROUNDS - 1)
-    fresh = Play(_fresh(algorithm), stack(ragged_federation()))
+    fresh = Play(replace(algorithm), stack(ragged_federation()))
     fresh.server = tree.restore(fresh.server, tree.flatten(broken.server))
     fresh.clients = [tree.restore(fresh.client, tree.flatten(broken.client))]
     fresh.round(ROUNDS - 1)
@@ -262,13 +262,9 @@ def _broken(rule: Callable[..., None], what: str) -> BrokenRule:
     return BrokenRule(f"{rule.__name__}: {what}, but the rule is: {promise}")
 
 
-def _fresh(algorithm: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
-    """Another object with the same settings and no other state."""
-    return type(algorithm)(**{f.name: getattr(algorithm, f.name) for f in fields(algorithm)})
-
-
 def _played(algorithm: Algorithm[Any, Any], federation: Federation, *blocks: list[int], rounds: int = ROUNDS) -> Play:
-    return Play(_fresh(algorithm), *(stack(federation, block) for block in blocks), rounds=rounds)
+    """With another object that has the same settings and no other state."""
+    return Play(replace(algorithm), *(stack(federation, block) for block in blocks), rounds=rounds)
 
 
 # ---- rounds by hand -------------------------------------------------------------------------------------------------

@@ -244,9 +244,9 @@ class Remote:
         held: Memories = self._memories if isinstance(self._memories, dict) else _get(self._memories)
         return _opened(held[max(known for known in held if known <= round_index)])
 
-    def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
-        """Goes back to what `tensors` held."""
-        self._memories, self._is_open = {round_index: _packed(tensors)}, False
+    def recall(self, memories: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Goes back to what `tensors` held at each of these rounds."""
+        self._memories, self._is_open = {known: _packed(tensors) for known, tensors in memories.items()}, False
 
     def _ask(self, method: str, *given: Any, returns: int = 1) -> Any:
         """What a method of the actor returns, and where its further returns are; an actor that dies is asked again."""

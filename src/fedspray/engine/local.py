@@ -218,7 +218,7 @@ class LocalEngine:
     def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
         """Restores what `tensors` held; the blocks must be the same."""
         for index, block in enumerate(self._blocks):
-            block.load(tree.part_of(tensors, f"worker{index}"), round_index)
+            block.recall({round_index: tree.part_of(tensors, f"worker{index}")})
         if self._crossing is not None:
             self._crossing.load(tree.part_of(tensors, "links"), round_index)
 

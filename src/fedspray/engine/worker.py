@@ -193,12 +193,8 @@ class Worker:
                 flat |= tree.prefixed(f"{name}.message", snapshot.message)
         return tree.to(flat, CPU)
 
-    def load(self, tensors: Mapping[str, Tensor], round_index: int) -> None:
-        """Restores what `tensors` held."""
-        self.recall({round_index: tensors})
-
     def recall(self, memories: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Restores several rounds: what `tensors` held at each."""
+        """Restores one or several rounds: what `tensors` held at each."""
         template = self._memories[0].state
         self._memories = [
             _restored(template, tree.to(dict(memories[round_index]), self._device), round_index)

@@ -17,12 +17,11 @@ def card(model: Mapping[str, Any]) -> str:
     """Markdown, from what `PersonalModel.meta` says."""
     facts, names = model.get("facts") or {}, model["class_names"] or [str(c) for c in range(model["num_classes"])]
     head = f"# {model['client']}: a personal model, {model['algorithm']} with {model['backbone']}"
-    parts = [_FRONT, head, _about(model, names), *([_figures(facts, names)] if facts else []), _FILL_IN, _FILES]
+    parts = [_FRONT, head, _about(model, facts, names), *([_figures(facts, names)] if facts else []), _FILL_IN, _FILES]
     return "\n\n".join(parts) + "\n"
 
 
-def _about(model: Mapping[str, Any], names: list[str]) -> str:
-    facts = model.get("facts") or {}
+def _about(model: Mapping[str, Any], facts: Mapping[str, Any], names: list[str]) -> str:
     told = [
         f"It predicts one of {model['num_classes']} classes ({', '.join(names)}) for every node of a graph, from "
         f"{model['num_features']} features of the nodes and from the edges between them. It is client "

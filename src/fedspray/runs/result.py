@@ -194,14 +194,13 @@ class RunResult:
         """
         if part not in ("train", "val", "test"):
             raise InputError(f"part is {part!r}, but must be train, val or test")
-        figure, axes = new_figure()
+        (figure, axes), curves = new_figure(), self.curves
+        best = [result.metrics["best_round"] for result in self.seeds]
         for name, colour in COLOURS.items():
-            curves = self.curves
             by_round = curves[f"{part}_{name}"].astype(float).groupby(curves["round"])
             mean, low, high = by_round.mean(), by_round.min(), by_round.max()
             axes.plot(mean.index, mean, color=colour, label=name)
             axes.fill_between(mean.index, low, high, color=colour, alpha=0.15, linewidth=0)
-            best = [result.metrics["best_round"] for result in self.seeds]
             reached = [result.records[b - 1][part][name] for result, b in zip(self.seeds, best, strict=True)]
             axes.scatter(best, np.array(reached, dtype=float), color=colour, s=24, zorder=3)
         head = self.header

@@ -233,12 +233,11 @@ def _read(row: Row, point: Values) -> Values:
 
 def _check_points(row: Row, points: Sequence[Values]) -> None:
     """Refuses a duplicate point, which would count as another trial."""
-    seen: list[Values] = []
-    for point in (_read(row, point) for point in points):
-        if point in seen:
+    read = [_read(row, point) for point in points]
+    for place, point in enumerate(read):
+        if point in read[:place]:
             words = ", ".join(f"{name} = {value}" for name, value in point.items())
             raise InputError(f"{row.method}, {row.backbone}: {words} is tried twice, but trials must differ")
-        seen.append(point)
 
 
 def _lists(grid: Any, where: str) -> dict[str, list[Any]]:
