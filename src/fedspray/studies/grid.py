@@ -52,12 +52,11 @@ class Grid:
                     key, path = old_key, self.folder / f"{name}.json"
             self._keys.append(key)
             self._jobs.setdefault(key, Job(cell, key, path, self.workers.threads, self.keep_runs, owner))
-        stored = [key for key, job in self._jobs.items() if job.path.exists()]
-        for key in stored:
-            self._jobs[key].drop_lock()
-        self._ended = {key: self._load(self._jobs[key]) for key in stored}
-        self.num_stored = len(stored)
-        self.total = len(self._jobs)
+        stored = {key: job for key, job in self._jobs.items() if job.path.exists()}
+        for job in stored.values():
+            job.drop_lock()
+        self._ended = {key: self._load(job) for key, job in stored.items()}
+        self.num_stored, self.total = len(stored), len(self._jobs)
         self._began, self._done_before = time.monotonic(), self._steps_done()
 
     def run(self, on_end: Callable[[Cell], None] | None = None) -> list[Cell]:

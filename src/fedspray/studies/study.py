@@ -86,19 +86,16 @@ class Study:
         reference = compare.get("reference", "fedspray" if "fedspray" in names else names[0])
         if reference not in names:
             raise unknown("reference", str(reference), names)
-        backbones = check_list(compare.get("backbones", [base.run.backbone]), f"{where}: backbones", "names")
-        seeds = compare.get("seeds")
+        listed = check_list(compare.get("backbones", [base.run.backbone]), f"{where}: backbones", "names")
+        backbones, seeds = tuple(map(str, listed)), compare.get("seeds")
+        everything = _checked_names([*datasets, *methods, *backbones])
         study = cls(
             base=base,
             datasets=datasets,
             methods=methods,
-            backbones=tuple(map(str, backbones)),
+            backbones=backbones,
             seeds=base.run.seeds if seeds is None else check_seeds(seeds, f"{where}: seeds"),
             reference=reference,
-        )
-        everything = _checked_names([*datasets, *methods, *study.backbones])
-        study = replace(
-            study,
             rules=(*own, *_rules(compare.get("set", {}), everything, f"{where}: [compare.set]")),
             flags=_rules(overrides or {}, everything, "--set"),
         )
