@@ -14,8 +14,9 @@ from fedspray.report.comparisons import (
     sweep_csv,
     sweep_sheet,
 )
+from fedspray.report.figures import to_png
 from fedspray.report.sheets import Sheet
-from fedspray.report.sweeps import sweep_figure, sweep_png
+from fedspray.report.sweeps import sweep_figure
 
 
 def row(method: str, overall: float | None, minority: float, **more: Any) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def test_a_sweep_is_drawn_with_its_band() -> None:
     wide: Any = sweep_figure(sweep_summary([10.0, 0.0, 1.0])).axes[0].get_lines()[0]
     assert list(wide.get_xdata()) == [0, 1, 2]  # unevenly spread: one after another, in order
     assert [round(float(y), 6) for y in wide.get_ydata()] == [81, 82, 80]
-    assert sweep_png(sweep_summary(["mean", "sum"])).startswith(b"\x89PNG")
+    assert to_png(sweep_figure(sweep_summary(["mean", "sum"]))).startswith(b"\x89PNG")
 
 
 def test_published_figures_of_a_sweep_are_stars_at_their_values() -> None:

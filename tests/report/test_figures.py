@@ -9,7 +9,7 @@ import pytest
 from fedspray.data.federation import Federation
 from fedspray.data.graph import UNLABELLED, Graph
 from fedspray.data.statistics import FederationStatistics, describe
-from fedspray.report.figures import CLASS_COLOURS, clients_figure, clients_png
+from fedspray.report.figures import CLASS_COLOURS, clients_figure, to_png
 
 
 def make_statistics(num_clients: int, num_classes: int, *, unlabelled: bool = False) -> FederationStatistics:
@@ -25,7 +25,8 @@ def make_statistics(num_clients: int, num_classes: int, *, unlabelled: bool = Fa
 
 @pytest.mark.parametrize(("num_clients", "num_classes"), [(1, 1), (4, 2), (20, 7), (100, 2), (12, 40)])
 def test_the_picture_is_a_png_of_reasonable_size(num_clients: int, num_classes: int) -> None:
-    image = matplotlib.image.imread(io.BytesIO(clients_png(make_statistics(num_clients, num_classes))))
+    figure = clients_figure(make_statistics(num_clients, num_classes))
+    image = matplotlib.image.imread(io.BytesIO(to_png(figure)))
     height, width, _ = image.shape
     assert 1000 <= width <= 2400
     assert 1000 <= height <= 1400
@@ -62,5 +63,6 @@ def test_clients_without_label_or_edge_are_drawn() -> None:
     blank = Graph.from_arrays(np.zeros((2, 1)), [[], []], [UNLABELLED] * 2, num_classes=2)
     labelled = Graph.from_arrays(np.zeros((2, 1)), [[], []], [0, 1])
     statistics = describe(Federation.from_graphs({"Bank-A": blank, "Bank-B": labelled}))
-    assert clients_figure(statistics).axes[1].get_xlabel() == "Bank"
-    assert clients_png(statistics).startswith(b"\x89PNG")
+    figure = clients_figure(statistics)
+    assert figure.axes[1].get_xlabel() == "Bank"
+    assert to_png(figure).startswith(b"\x89PNG")

@@ -69,7 +69,7 @@ def attack(
     campaign = playing.Campaign(federation.with_split(settings.seeds[0]), settings)
     rows = list(campaign.rows(names, links, attack or (), tell=lambda name: output.note(f"attacking {name} …")))
     if not as_json:
-        output.show(attack_table(rows))
+        output.show(attack_table(playing.COLUMNS, rows))
     versions = " ".join(f"{name} {version}" for name, version in store.versions().items())
     command = _command(given, link, attack, run)
     about = {"rounds": campaign.rounds, "seed": settings.seeds[0], "command": command, "versions": versions}

@@ -57,9 +57,9 @@ def inspect(
         write_file(csv, clients_csv(statistics))
         output.note(f"wrote {csv}")
     if plot is not None:
-        from fedspray.report.figures import clients_png
+        from fedspray.report.figures import clients_figure, to_png
 
-        write_file(plot, clients_png(statistics))
+        write_file(plot, to_png(clients_figure(statistics)))
         output.note(f"wrote {plot}")
     found = statistics.to_json()
     if advise:

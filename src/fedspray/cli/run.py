@@ -167,7 +167,7 @@ def show_progress(
     """A live line for each seed on a terminal; elsewhere a plain line now and then."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from fedspray.report.tables import percent
+    from fedspray.display import percent
 
     if not output.messages.is_terminal:
         yield _plain_lines(output, rounds, label)
@@ -199,7 +199,7 @@ def show_progress(
 
 
 def _plain_lines(output: Output, rounds: int, label: str | None) -> OnRecord:
-    from fedspray.report.tables import percent
+    from fedspray.display import percent
 
     if label is not None:
         output.note(f"{label}: {rounds} rounds …")

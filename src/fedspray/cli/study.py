@@ -204,7 +204,7 @@ def _left(grid: Grid) -> str:
 
 
 def _told(cell: Cell) -> str:
-    from fedspray.report.tables import percent
+    from fedspray.display import percent
 
     if cell.result is None:
         return f"{cell} FAILED: {cell.failure}"

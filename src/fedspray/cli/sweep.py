@@ -28,8 +28,9 @@ def sweep(
 ) -> None:
     """Vary one setting over a list of values and plot both accuracies."""
     from fedspray.report.comparisons import sweep_csv, sweep_sheet
+    from fedspray.report.figures import to_png
     from fedspray.report.files import check_target, write_file
-    from fedspray.report.sweeps import sweep_png
+    from fedspray.report.sweeps import sweep_figure
     from fedspray.studies.grid import run_rows
     from fedspray.studies.sweep import summarise_sweep, sweep_rows
 
@@ -46,7 +47,7 @@ def sweep(
     summary = summarise_sweep(setting, [(value, row) for (value, _), row in zip(rows, swept, strict=True)])
     write_file(folder / "sweep.json", to_json(summary))
     write_file(folder / "sweep.csv", sweep_csv(summary))
-    write_file(folder / "sweep.png", sweep_png(summary))
+    write_file(folder / "sweep.png", to_png(sweep_figure(summary)))
     if not as_json:
         output.show(sweep_sheet(summary).to_rich())
     output.note(f"wrote sweep.png, .csv and .json to {folder}; cells are in {work.cells}")

@@ -7,7 +7,7 @@ seeds; for intervals, a node that several seeds tested counts once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from fedspray.runs.nodes import NodeTable
 GROUPS = ("minority", "majority")
 _VIEWS = (*GROUPS, None)
 """What nodes are counted by; None is all of them, since a client's majority class may change with the split."""
-_FIELDS = ("nodes", "both", "gained", "lost", "neither")
 
 
 @dataclass(frozen=True)
@@ -112,15 +111,10 @@ def make_card(method: Contender, reference: Contender | None, num_clients: int, 
     size = int(np.prod(shape))
     # A node keeps its class and its neighbours under every seed, so in each of the views it lies in one cell.
     distinct = np.unique(np.stack([slots, names]), axis=1)[0]
-    columns = [
-        np.bincount(distinct, minlength=size),
-        np.bincount(slots[first & second], minlength=size),
-        np.bincount(slots[first & ~second], minlength=size),
-        np.bincount(slots[~first & second], minlength=size),
-        np.bincount(slots[~first & ~second], minlength=size),
-    ]
+    rights = (first & second, first & ~second, ~first & second, ~first & ~second)
+    columns = [np.bincount(each, minlength=size) for each in (distinct, *(slots[right] for right in rights))]
     label = None if reference is None else reference.label
-    return Card(method.label, label, seeds, np.stack(columns, axis=1).reshape(*shape, len(_FIELDS)))
+    return Card(method.label, label, seeds, np.stack(columns, axis=1).reshape(*shape, len(fields(Tally))))
 
 
 def count_card(method: Contender, clients: Sequence[str]) -> Card:
@@ -128,7 +122,7 @@ def count_card(method: Contender, clients: Sequence[str]) -> Card:
 
     Which nodes several seeds have in common is not known; there are at least as many as in the largest test set.
     """
-    counts = np.zeros((len(_VIEWS), len(clients), 1, len(BUCKET_NAMES), len(_FIELDS)), dtype=np.int64)
+    counts = np.zeros((len(_VIEWS), len(clients), 1, len(BUCKET_NAMES), len(fields(Tally))), dtype=np.int64)
     for seed in method.seeds:
         for k, row in enumerate(seed.metrics["clients"].get(client) for client in clients):
             if row is None:  # the client did not answer at the end

@@ -9,9 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedspray.display import percent, percent_spread
 from fedspray.evaluation.metrics import METRICS
 from fedspray.report.sheets import Sheet, to_csv
-from fedspray.report.tables import best_of, percent, percent_spread, with_all_seeds
+from fedspray.report.tables import best_of, with_all_seeds
 from fedspray.studies.comparison import TIE
 from fedspray.studies.statistics import COMPARED, T_TEST_SEEDS, WILCOXON_SEEDS
 
@@ -75,24 +76,19 @@ def sweep_sheet(summary: Json) -> Sheet:
     names = {"dataset": "data set", "backbone": "backbone", "method": "method"}
     varied = [name for name in names if len({row[name] for row in summary["rows"]}) > 1]
     fixed = [summary["rows"][0][name] for name in names if name not in varied]
-    place = [tuple(row[name] for name in varied) for row in summary["rows"]]
-    order = sorted(range(len(place)), key=lambda i: place.index(place[i]))
-    ordered = [summary["rows"][i] for i in order]
+    places = [[row[name] for name in varied] for row in summary["rows"]]
+    ordered = sorted(summary["rows"], key=lambda row: places.index([row[name] for name in varied]))
     rows = [
         [*(row[name] for name in varied), str(row["value"])]
         + [percent_spread(row[metric]) for metric in COMPARED]
-        + [_bytes(row["bytes_up"]), _seconds(row["cpu_seconds"])]
+        + [_number(row["bytes_up"], 1e6), _number(row["cpu_seconds"])]
         for row in ordered
     ]
-    sections, bold = [], set()
-    for group in dict.fromkeys(place):
-        indices = [i for i, original in enumerate(order) if place[original] == group]
-        sections.append(indices[0])
-        bold |= _best(ordered, indices, first_column=len(varied) + 1)
     title = ", ".join([*fixed, summary["setting"]]) + ": test accuracy in %"
-    columns = [*(names[name] for name in varied), summary["setting"], *COMPARED, "MB up", "CPU s"]
-    note = _seed_note(ordered, [" ".join(row[: len(varied) + 1]) for row in rows])
-    return Sheet(title, columns, rows, frozenset(bold), sections, len(varied) + 1, note)
+    labels = [*(names[name] for name in varied), summary["setting"]]
+    columns = [*labels, *COMPARED, "MB up", "CPU s"]
+    note = _seed_note(ordered, [" ".join(row[: len(labels)]) for row in rows])
+    return Sheet(title, columns, rows, *_best(ordered, varied, len(labels)), len(labels), note)
 
 
 def sweep_csv(summary: Json) -> str:
@@ -132,18 +128,13 @@ def _accuracy(summary: Json, dataset: str) -> Sheet:
     rows = [
         [row["backbone"], row["method"]]
         + [percent_spread(row[metric]) for metric in COMPARED]
-        + [_bytes(row["bytes_up"]), _bytes(row["bytes_down"]), _seconds(row["cpu_seconds"])]
+        + [_number(row["bytes_up"], 1e6), _number(row["bytes_down"], 1e6), _number(row["cpu_seconds"])]
         for row in ordered
     ]
-    sections, bold = [], set()
-    for backbone in dict.fromkeys(row["backbone"] for row in ordered):
-        indices = [i for i, row in enumerate(ordered) if row["backbone"] == backbone]
-        sections.append(indices[0])
-        bold |= _best(ordered, indices, first_column=2)
     columns = ["backbone", "method", *COMPARED, "MB up", "MB down", "CPU s"]
     names = [f"{row['backbone']} {row['method']}" for row in ordered]
     note = f"{_seed_note(ordered, names)} Bytes of all clients and CPU seconds per run.{_failure_note(ordered)}"
-    return Sheet(f"{dataset}: test accuracy in %", columns, rows, frozenset(bold), sections, 2, note)
+    return Sheet(f"{dataset}: test accuracy in %", columns, rows, *_best(ordered, ["backbone"], 2), 2, note)
 
 
 def _failure_note(rows: Sequence[Json]) -> str:
@@ -158,25 +149,22 @@ def _failure_note(rows: Sequence[Json]) -> str:
 
 def _differences(summary: Json, dataset: str) -> Sheet:
     tests = [test for test in summary["tests"] if test["dataset"] == dataset]
-    kinds = [("t_p_holm", "p (t)"), ("wilcoxon_p_holm", "p (W)")]
-    kinds = [(key, title) for key, title in kinds if any(test[key] is not None for test in tests)]
+    kinds = {"t_p_holm": ("p (t)", "paired t-test (t)"), "wilcoxon_p_holm": ("p (W)", "Wilcoxon's test (W)")}
+    kinds = {key: words for key, words in kinds.items() if any(test[key] is not None for test in tests)}
     places = [(test["backbone"], test["metric"]) for test in tests]
     rows = [
         [test["backbone"], test["metric"], test["method"], _points(test["difference"]), _interval(test)]
-        + [_p(test[key]) for key, _ in kinds]
+        + [_p(test[key]) for key in kinds]
         for test in tests
     ]
     return Sheet(
         f"{dataset}: difference to {summary['reference']} in points",
-        ["backbone", "metric", "method", "difference", "95% interval", *(title for _, title in kinds)],
+        ["backbone", "metric", "method", "difference", "95% interval", *(title for title, _ in kinds.values())],
         rows,
         sections=[i for i, place in enumerate(places) if i == 0 or place != places[i - 1]],
         num_labels=3,
-        note=_test_note(summary, [test["pairs"] for test in tests], [_TESTS[key] for key, _ in kinds]),
+        note=_test_note(summary, [test["pairs"] for test in tests], [name for _, name in kinds.values()]),
     )
-
-
-_TESTS = {"t_p_holm": "paired t-test (t)", "wilcoxon_p_holm": "Wilcoxon's test (W)"}
 
 
 def _test_note(summary: Json, pairs: Sequence[int], shown: Sequence[str]) -> str:
@@ -217,13 +205,19 @@ def _chosen(tuning: Sequence[Json]) -> Sheet:
     return Sheet("settings chosen by search", columns, rows, num_labels=4, note=note)
 
 
-def _best(rows: Sequence[Json], indices: Sequence[int], first_column: int) -> set[tuple[int, int]]:
-    """The cells with the largest mean."""
+def _best(
+    rows: Sequence[Json], names: Sequence[str], first_column: int
+) -> tuple[frozenset[tuple[int, int]], list[int]]:
+    """Of rows that have these names in common: the cells with the largest mean, and the first row of each group."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(tuple(row[name] for name in names), []).append(i)
     bold = set()
-    seeds = [rows[i]["seeds"] for i in indices]
-    for column, metric in enumerate(COMPARED, start=first_column):
-        bold |= {(indices[best], column) for best in best_of([rows[i][metric]["mean"] for i in indices], seeds)}
-    return bold
+    for indices in groups.values():
+        seeds = [rows[i]["seeds"] for i in indices]
+        for column, metric in enumerate(COMPARED, start=first_column):
+            bold |= {(indices[best], column) for best in best_of([rows[i][metric]["mean"] for i in indices], seeds)}
+    return frozenset(bold), [indices[0] for indices in groups.values()]
 
 
 def _seed_note(rows: Sequence[Json], names: Sequence[str]) -> str:
@@ -262,12 +256,8 @@ def _p(value: float | None) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _bytes(value: float | None) -> str:
-    return "n/a" if value is None else f"{value / 1e6:,.1f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:,.1f}"
+def _number(value: float | None, unit: float = 1.0) -> str:
+    return "n/a" if value is None else f"{value / unit:,.1f}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

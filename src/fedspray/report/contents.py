@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedspray.report.card import GROUPS, Card, Tally, count_card, make_card
 from fedspray.report.methods import Comparison, Contender
 from fedspray.report.projection import explore
 from fedspray.report.tables import kilobytes
+from fedspray.runs.result import spread
 
 MAX_POINTS = 400
 """Rounds drawn in a learning curve; of longer runs every n-th is shown."""
@@ -122,16 +124,11 @@ def _band(rows: list[list[float | None]]) -> Json:
 
 def _per_client(comparison: Comparison, name: str) -> list[list[Json]]:
     """[method][client]: mean and standard deviation over seeds."""
-    if name != "majority":
-        return [[m.client_spread(client, name) for client in comparison.clients] for m in comparison.methods]
-    from fedspray.runs.result import spread
-
+    value = majority_accuracy if name == "majority" else itemgetter(name)
+    seeds = [[seed.metrics["clients"] for seed in method.seeds] for method in comparison.methods]
     return [
-        [
-            spread([majority_accuracy(s.metrics["clients"][c]) for s in m.seeds if c in s.metrics["clients"]])
-            for c in comparison.clients
-        ]
-        for m in comparison.methods
+        [spread([value(rows[client]) for rows in of_method if client in rows]) for client in comparison.clients]
+        for of_method in seeds
     ]
 
 

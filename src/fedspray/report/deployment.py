@@ -11,7 +11,7 @@ from rich.text import Text
 from fedspray.deploy.agreement import Agreement
 from fedspray.deploy.operations.driver import last_record
 from fedspray.deploy.server.progress import read_exchanges, read_progress
-from fedspray.report.tables import percent
+from fedspray.display import percent
 
 
 def progress_table(folder: Path, agreement: Agreement) -> RenderableType:
@@ -31,11 +31,8 @@ def progress_table(folder: Path, agreement: Agreement) -> RenderableType:
         state = "waited for" if name in (progress.get("waiting_for") or []) else answer.get("failed") or "in time"
         seconds = f"{answer['seconds']:.2f}" if "seconds" in answer else "–"
         table.add_row(name, Text(state if answer else "–"), seconds, f"{size:,}")  # Text: a reason is no markup
-    figures = (
-        ""
-        if record is None
-        else (
-            f"   validation: overall {percent(record['val']['overall'])}, minority {percent(record['val']['minority'])}"
-        )
-    )
+    figures = ""
+    if record is not None:
+        overall, minority = (percent(record["val"][name]) for name in ("overall", "minority"))
+        figures = f"   validation: overall {overall}, minority {minority}"
     return Group(Text(f"seed {seed}, round {min(progress['round'], rounds)} of {rounds}{figures}"), table)

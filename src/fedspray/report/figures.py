@@ -36,11 +36,6 @@ def to_png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def clients_png(statistics: FederationStatistics) -> bytes:
-    """Label counts per client over homophily by class per client, as one PNG."""
-    return to_png(clients_figure(statistics))
-
-
 def clients_figure(statistics: FederationStatistics) -> Figure:
     """Label counts per client (stacked bars) over homophily by class per client (dots)."""
     from matplotlib.figure import Figure

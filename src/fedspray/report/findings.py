@@ -8,7 +8,7 @@ from fedspray.display import count
 from fedspray.evaluation.counting import BUCKET_NAMES
 from fedspray.evaluation.intervals import Estimate
 from fedspray.files import Json
-from fedspray.report.card import Card, Tally
+from fedspray.report.card import Card
 from fedspray.report.methods import Contender
 
 ENOUGH_SEEDS = 5
@@ -29,19 +29,15 @@ def headline(cards: Sequence[Card], clients: Sequence[str]) -> str:
     """The headline of the report card."""
     compared = [card for card in cards if card.reference is not None]
     if not compared:
-        order = sorted(cards, key=_minority_rate, reverse=True)
-        return _alone(order[0], clients) + _others(order[1:])
-    known = [(card, card.cell().difference) for card in compared]
-    gains = [(d.value, card, d) for card, d in known if d is not None]
-    if not gains:
+        first, *others = sorted(cards, key=_on_minority, reverse=True)
+        return _alone(first, clients) + _others(others)
+    card = max(compared, key=_on_minority)
+    best = card.cell().difference
+    if best is None:
         return "There is no minority test node."
-    _, card, best = max(gains, key=lambda entry: entry[0])
-    start = (
-        f"{card.method} helps minority nodes most: {_difference(best)}"
-        if best.verdict == "gain"
-        else f"No method clearly helps minority nodes: {card.method} comes closest with {_difference(best)}"
-    )
-    return f"{start} against {card.reference}. {_who(card, clients)}{_price(card)}"
+    helps = f"{card.method} helps minority nodes most:"
+    doubt = f"No method clearly helps minority nodes: {card.method} comes closest with"
+    return f"{helps if best.verdict == 'gain' else doubt} {line(card, clients)}"
 
 
 def apart(reference: str, methods: Sequence[Contender]) -> str:
@@ -76,15 +72,15 @@ def line(card: Card, clients: Sequence[str]) -> str:
 
 def where(card: Card) -> str:
     """At which local homophily the differences are."""
-    known = [(BUCKET_NAMES[b], card.cell(bucket=b)) for b in range(len(BUCKET_NAMES))]
-    differences = [(name, cell, cell.difference) for name, cell in known]
-    clear = [(d.value, name, cell) for name, cell, d in differences if d is not None and d.verdict != "unclear"]
+    cells = [(name, card.cell(bucket=b)) for b, name in enumerate(BUCKET_NAMES)]
+    known = [(cell.difference, name, count(cell.nodes, "node")) for name, cell in cells]
+    clear = [(d.value, name, nodes) for d, name, nodes in known if d is not None and d.verdict != "unclear"]
     if not clear:
         return "The difference is not clear at any level of local homophily."
     parts = []
-    for best, word in ((max(clear), "gain"), (min(clear), "loss")):
-        if (best[0] > 0) == (word == "gain"):
-            parts.append(f"the largest clear {word} is at {_bucket(best[1])} ({points(best[0])}, {_nodes(best[2])})")
+    for (value, name, nodes), word in ((max(clear), "gain"), (min(clear), "loss")):
+        if (value > 0) == (word == "gain"):
+            parts.append(f"the largest clear {word} is at {_bucket(name)} ({points(value)}, {nodes})")
     sentence = "; ".join(parts)
     return sentence[0].upper() + sentence[1:] + "."
 
@@ -116,19 +112,14 @@ def caution(methods: Sequence[Contender], first: str, clients: Sequence[str] = (
 def named(cards: Sequence[Card]) -> str:
     """The method that the headline is about."""
     compared = [card for card in cards if card.reference is not None] or list(cards)
-    return max(compared, key=_minority_gain).method if compared else ""
+    return max(compared, key=_on_minority).method if compared else ""
 
 
-def _minority_gain(card: Card) -> float:
-    if card.reference is None:
-        return _minority_rate(card)
-    difference = card.cell().difference
-    return -2.0 if difference is None else difference.value
-
-
-def _minority_rate(card: Card) -> float:
-    accuracy = card.cell("minority").accuracy
-    return -1.0 if accuracy is None else accuracy.value
+def _on_minority(card: Card) -> float:
+    """The gain over the reference or, without one, the accuracy; smallest where there is no node."""
+    cell = card.cell()
+    found = cell.accuracy if card.reference is None else cell.difference
+    return -2.0 if found is None else found.value
 
 
 def _others(cards: Sequence[Card]) -> str:
@@ -194,7 +185,3 @@ def _named(card: Card, ids: Sequence[int], clients: Sequence[str]) -> str:
 
 def _bucket(name: str) -> str:
     return "nodes without a labelled neighbour" if name == "isolated" else f"homophily {name.replace('-', '–')}"
-
-
-def _nodes(cell: Tally) -> str:
-    return f"{cell.nodes:,} node{'' if cell.nodes == 1 else 's'}"

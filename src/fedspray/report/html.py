@@ -17,9 +17,9 @@ from datetime import datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedspray.display import count
+from fedspray.display import count, percent
 from fedspray.evaluation.metrics import METRICS, Metric
 from fedspray.experiment import knobs
 from fedspray.files import Json
@@ -28,11 +28,8 @@ from fedspray.report.card import Card
 from fedspray.report.contents import cost, make_cards, page_data, shows
 from fedspray.report.files import write_file
 from fedspray.report.methods import Comparison, Contender, read_comparison
-from fedspray.report.tables import best_of, percent
+from fedspray.report.tables import best_of
 from fedspray.runs.leaves import of_settings
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 ATTACKS = {
     "attack": "attack",
@@ -87,52 +84,40 @@ def caution(comparison: Comparison, cards: Sequence[Card | None]) -> str:
 
 def render(comparison: Comparison, cards: Sequence[Card | None]) -> str:
     """The page as text."""
-    first = comparison.methods[0].content
-    coarse = any(card and card.coarse for card in cards)
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            title=_title(comparison),
-            subtitle=_subtitle(comparison),
-            finding=finding(comparison, cards),
-            caution=caution(comparison, cards),
-            headline=headline_rows(comparison, cards),
-            columns=headline_metrics(comparison),
-            uneven=len({len(method.seeds) for method in comparison.methods}) > 1,
-            other_seeds=len({frozenset(run.seed for run in method.seeds) for method in comparison.methods}) > 1,
-            reference=comparison.reference,
-            lines=[(card.method, findings.line(card, comparison.clients)) for card in cards if card and card.reference],
-            num_cells=sum(int((card.counts[0, ..., 0] > 0).sum()) for card in cards if card and card.reference),
-            has_card=any(card and shows(card, comparison) for card in cards),
-            has_nodes=not coarse,
-            coarse=coarse,
-            compared=comparison.reference is not None and not coarse,
-            privacy=[
-                (m.label, findings.privacy(m.seeds[0].metrics["privacy"]))
-                for m in comparison.methods
-                if "privacy" in m.seeds[0].metrics
-            ],
-            hidden=[m.label for m in comparison.methods if m.kept_back],
-            has_curves=any(m.kept_back != "all" for m in comparison.methods),
-            has_clients=any(m.kept_back is None for m in comparison.methods),
-            has_proxies=any(seed.proxies is not None for method in comparison.methods for seed in method.seeds),
-            federation=comparison.federation,
-            classes=comparison.classes,
-            attacks=[(m.label, rows) for m in comparison.methods if (rows := _attacks(m))],
-            leaves=[(m.label, of_settings(m.content, comparison.federation)) for m in comparison.methods],
-            costs=[(m.label, cost(m, len(comparison.clients))) for m in comparison.methods],
-            settings=settings_rows(comparison.methods),
-            labels=[method.label for method in comparison.methods],
-            runs=[_provenance(method) for method in comparison.methods],
-            versions=first["versions"],
-            fingerprint=first["fingerprint"],
-            source=first["federation"],
-            style=read_part("style.css"),
-            script=read_part("page.js"),
-            data=script_safe(page_data(comparison, cards)),
-            plotly=plotly(),
-        )
+    methods = comparison.methods
+    compared = [card for card in cards if card and card.reference]
+    private = [(m.label, m.seeds[0].metrics["privacy"]) for m in methods if "privacy" in m.seeds[0].metrics]
+    return fill_template(
+        "page.html",
+        script=read_part("page.js"),
+        data=script_safe(page_data(comparison, cards)),
+        plotly=plotly(),
+        title=_title(comparison),
+        subtitle=_subtitle(comparison),
+        finding=finding(comparison, cards),
+        caution=caution(comparison, cards),
+        headline=headline_rows(comparison, cards),
+        columns=headline_metrics(comparison),
+        uneven=len({len(method.seeds) for method in methods}) > 1,
+        other_seeds=len({frozenset(run.seed for run in method.seeds) for method in methods}) > 1,
+        reference=comparison.reference,
+        lines=[(card.method, findings.line(card, comparison.clients)) for card in compared],
+        num_cells=sum(int((card.counts[0, ..., 0] > 0).sum()) for card in compared),
+        has_card=any(card and shows(card, comparison) for card in cards),
+        coarse=any(card and card.coarse for card in cards),
+        privacy=[(label, findings.privacy(spent)) for label, spent in private],
+        hidden=[m.label for m in methods if m.kept_back],
+        has_curves=any(m.kept_back != "all" for m in methods),
+        has_clients=any(m.kept_back is None for m in methods),
+        has_proxies=any(seed.proxies is not None for method in methods for seed in method.seeds),
+        federation=comparison.federation,
+        classes=comparison.classes,
+        attacks=[(m.label, rows) for m in methods if (rows := _attacks(m))],
+        leaves=[(m.label, of_settings(m.content, comparison.federation)) for m in methods],
+        costs=[(m.label, cost(m, len(comparison.clients))) for m in methods],
+        settings=settings_rows(methods),
+        runs=[_provenance(method) for method in methods],
+        first=methods[0].content,
     )
 
 
@@ -149,17 +134,18 @@ def _short(text: str) -> str:
     return f"{float(text):.3f}" if re.fullmatch(r"-?\d+\.\d{4,}", text) else text
 
 
-def environment() -> Environment:
-    """Where templates are; everything that comes from data is escaped."""
+def fill_template(name: str, **values: Any) -> str:
+    """A page from its template, with the style; everything that comes from data is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("fedspray.report", "page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(name).render(style=read_part("style.css"), **values)
 
 
 def headline_metrics(comparison: Comparison) -> list[Metric]:
@@ -200,12 +186,11 @@ def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[
 
 def settings_rows(methods: Sequence[Contender]) -> list[Json]:
     """Every setting of every method, those that differ first; a method without the setting has None."""
-    names = dict.fromkeys(name for method in methods for name in method.content["settings"])
+    settings = [method.content["settings"] for method in methods]
     rows = []
-    for name in names:
-        values = [method.content["settings"].get(name, _ABSENT) for method in methods]
-        held = [value for value in values if value is not _ABSENT]
-        shown = [None if value is _ABSENT else json.dumps(value, ensure_ascii=False).strip('"') for value in values]
+    for name in dict.fromkeys(name for own in settings for name in own):
+        held = [own[name] for own in settings if name in own]
+        shown = [json.dumps(own[name], ensure_ascii=False).strip('"') if name in own else None for own in settings]
         rows.append({"name": name, "values": shown, "differs": any(value != held[0] for value in held)})
     return sorted(rows, key=lambda row: not row["differs"])
 
@@ -240,9 +225,6 @@ def _words(flag: str, value: Any) -> list[str]:
     return [flag] if value is True else [flag, str(value)]
 
 
-_ABSENT = object()
-
-
 def _title(comparison: Comparison) -> str:
     content = comparison.methods[0].content
     if len(comparison.methods) == 1:
@@ -252,30 +234,21 @@ def _title(comparison: Comparison) -> str:
 
 
 def _subtitle(comparison: Comparison) -> str:
-    seeds = sorted({len(method.seeds) for method in comparison.methods})
-    rounds = sorted({seed.metrics["rounds"] for method in comparison.methods for seed in method.seeds})
     parts = [count(len(comparison.clients), "client")]
     if comparison.federation is not None:
-        statistics = comparison.federation
-        parts += [
-            count(statistics["total_nodes"], "node"),
-            f"{count(statistics['total_edges'], 'edge')} inside clients",
-        ]
+        parts.append(count(comparison.federation["total_nodes"], "node"))
+        parts.append(f"{count(comparison.federation['total_edges'], 'edge')} inside clients")
+    parts.append(count(len(comparison.classes), "class", "classes"))
+    parts.append(_range("round", {seed.metrics["rounds"] for method in comparison.methods for seed in method.seeds}))
+    parts.append(_range("seed", {len(method.seeds) for method in comparison.methods}))
     dates = [m.content["started"] or m.content["finished"] for m in comparison.methods]
-    latest = max(datetime.fromisoformat(date) for date in dates)
-    return " · ".join(
-        [
-            *parts,
-            count(len(comparison.classes), "class", "classes"),
-            f"{_range(rounds)} {'round' if rounds == [1] else 'rounds'}",
-            f"{_range(seeds)} {'seed' if seeds == [1] else 'seeds'}",
-            f"{latest:%Y-%m-%d}",
-        ]
-    )
+    parts.append(f"{max(map(datetime.fromisoformat, dates)):%Y-%m-%d}")
+    return " · ".join(parts)
 
 
-def _range(values: Sequence[int]) -> str:
-    return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"
+def _range(what: str, numbers: set[int]) -> str:
+    ends = dict.fromkeys((min(numbers), max(numbers)))
+    return f"{'–'.join(map(str, ends))} {what}{'' if numbers == {1} else 's'}"
 
 
 def _provenance(method: Contender) -> Json:

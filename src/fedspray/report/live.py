@@ -59,21 +59,19 @@ def run_state(folder: Path) -> Json:
     progress = _progress(folder)
     done = sum(len(rows) for rows in records.values())
     finished = (folder / "result.json").exists()
-    state = "done" if finished else progress.get("state", "running") if deployed else "running"
     sites = _sites(names, records[now], exchanges[now], progress, folder) if deployed else _clients(names, records[now])
     last = records[now][-1] if records[now] else None
-    reached = max(progress.get("round", 0), len(records[now])) if deployed else len(records[now])
     return {
         "title": f"{content['algorithm']} on {content['dataset']}, {content['backbone']}",
         "name": folder.name,
-        "state": state,
+        "state": "done" if finished else progress.get("state", "running"),
         "reason": progress.get("reason"),
         "done": finished,
         "waiting_for": [] if finished else progress.get("waiting_for") or [],
         "waiting_since": progress.get("waiting_since"),
         "seed": now,
         "seeds": seeds,
-        "round": min(reached, rounds),
+        "round": min(max(progress.get("round", 0), len(records[now])), rounds),
         "rounds": rounds,
         "seconds_left": None if finished else _seconds_left(records[now], exchanges[now], rounds * len(seeds) - done),
         "curve": _curve(records[now]),
@@ -144,6 +142,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _progress(folder: Path) -> Json:
+    """Of a run between organisations; others write none."""
     try:
         return stored.read(folder / "progress.json", kinds.Progress)
     except InputError:
@@ -279,30 +278,20 @@ def study_state(folder: Path) -> Json:
 
 
 def _cell(file: Path) -> Json:
-    content = stored.read(file, stored.Cell)
-    metrics = content["metrics"]
-    return {
-        "name": file.stem,
-        "state": "done",
-        "round": metrics["rounds"],
-        "rounds": metrics["rounds"],
-        "time": file.stat().st_mtime,
-        **{name: metrics["val"].get(name) for name in ("overall", "minority")},
-    }
+    metrics = stored.read(file, stored.Cell)["metrics"]
+    return _row(file.stem, "done", metrics["rounds"], metrics["rounds"], file, metrics["val"])
 
 
 def _unfinished(run: Path) -> Json:
     content = stored.read(run / "settings.json", stored.Settings)
     records = _records(run, content["run"]["seeds"][0])
-    value = records[-1]["val"] if records else {}
-    return {
-        "name": run.name,
-        "state": "running",
-        "round": len(records),
-        "rounds": content["settings"]["rounds"],
-        "time": run.stat().st_mtime,
-        **{name: value.get(name) for name in ("overall", "minority")},
-    }
+    val = records[-1]["val"] if records else {}
+    return _row(run.name, "running", len(records), content["settings"]["rounds"], run, val)
+
+
+def _row(name: str, state: str, done: int, rounds: int, place: Path, val: Json) -> Json:
+    shown = {"name": name, "state": state, "round": done, "rounds": rounds, "time": place.stat().st_mtime}
+    return {**shown, **{name: val.get(name) for name in ("overall", "minority")}}
 
 
 # ---- a site ---------------------------------------------------------------------------------------

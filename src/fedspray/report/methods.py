@@ -70,11 +70,6 @@ class Contender:
         """Mean and standard deviation of a metric over seeds."""
         return spread([seed.metrics.get(name) for seed in self.seeds])
 
-    def client_spread(self, client: str, name: str) -> Json:
-        """The same for one client."""
-        rows = [seed.metrics["clients"].get(client, {}) for seed in self.seeds]
-        return spread([row.get(name) for row in rows])
-
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -133,26 +128,25 @@ def read_comparison(folders: Sequence[Path], reference: str | None = None) -> Co
     """
     if not folders:
         raise InputError("no run folder given, but a report needs at least one")
-    contents = [_read_settings(folder) for folder in folders]
-    for folder, content in zip(folders, contents, strict=True):
-        _check_same_data((folders[0], contents[0]), (folder, content))
-    groups: dict[str, list[int]] = {}
-    for i, content in enumerate(contents):
-        groups.setdefault(_identity(content), []).append(i)
-    chosen = [contents[group[0]] for group in groups.values()]
+    runs = [(folder, _read_settings(folder)) for folder in folders]
+    groups: dict[str, list[_Run]] = {}
+    for run in runs:
+        _check_same_data(runs[0], run)
+        groups.setdefault(_identity(run[1]), []).append(run)
+    labels = _labels([content for (_, content), *_ in groups.values()])
     methods = tuple(
-        Contender(
-            label,
-            tuple(contents[i] for i in group),
-            _seeds([folders[i] for i in group], [contents[i] for i in group]),
-        )
-        for label, group in zip(_labels(chosen), groups.values(), strict=True)
+        Contender(label, tuple(content for _, content in group), _seeds(group))
+        for label, group in zip(labels, groups.values(), strict=True)
     )
     statistics = next((f / store.FEDERATION for f in folders if (f / store.FEDERATION).exists()), None)
     federation = None if statistics is None else stored.read(statistics, stored.Description)
     agreed = next((f / "agreement.json" for f in folders if (f / "agreement.json").exists()), None)
     agreement = None if agreed is None else read_json(agreed)
     return Comparison(methods, federation, _reference(methods, reference), agreement)
+
+
+_Run = tuple[Path, Json]
+"""A run's folder and settings file."""
 
 
 def comparisons_of(rows: Sequence[Row], reference: str) -> dict[tuple[str, str], Comparison]:
@@ -190,7 +184,7 @@ def _read_settings(folder: Path) -> Json:
     return content
 
 
-def _check_same_data(*runs: tuple[Path, Json]) -> None:
+def _check_same_data(*runs: _Run) -> None:
     """Refuses runs on different data. Without a fingerprint, the clients and their test nodes decide."""
     prints = [content["fingerprint"] for _, content in runs]
     if None not in prints:
@@ -220,9 +214,9 @@ def _identity(content: Json) -> str:
     return json.dumps([content["settings"], run], sort_keys=True)
 
 
-def _seeds(folders: list[Path], contents: list[Json]) -> tuple[SeedRun, ...]:
+def _seeds(runs: Sequence[_Run]) -> tuple[SeedRun, ...]:
     found: dict[int, SeedRun] = {}
-    for folder, content in zip(folders, contents, strict=True):
+    for folder, content in runs:
         for seed in content["run"]["seeds"]:
             if seed in found:
                 raise InputError(

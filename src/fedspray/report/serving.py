@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -18,8 +18,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from fedspray.errors import InputError
 from fedspray.files import Json
-from fedspray.report.html import environment, plotly, read_part, script_safe
+from fedspray.report.contents import make_cards
+from fedspray.report.html import fill_template, plotly, read_part, render, script_safe
 from fedspray.report.live import kind_of, last_run, state_of
+from fedspray.report.methods import read_comparison
 
 Answer = tuple[HTTPStatus, str, str]
 """Status, content type and content."""
@@ -67,24 +69,16 @@ class Watch(ThreadingHTTPServer):
         if state["kind"] == "run" and state["done"]:
             with contextlib.suppress(InputError):  # of a damaged folder its last state is shown
                 return self._report()
-        return (
-            environment()
-            .get_template("live.html")
-            .render(
-                title=state["title"],
-                style=read_part("style.css"),
-                script=read_part("live.js"),
-                data=script_safe(state),
-                plotly=plotly() if find_spec("plotly") else "",  # a site's page may have tables alone
-            )
+        return fill_template(
+            "live.html",
+            script=read_part("live.js"),
+            data=script_safe(state),
+            plotly=plotly() if find_spec("plotly") else "",  # a site's page may have tables alone
+            title=state["title"],
         )
 
     def _report(self) -> str:
         """The report of a run, or of a project's last one."""
-        from fedspray.report.contents import make_cards
-        from fedspray.report.html import render
-        from fedspray.report.methods import read_comparison
-
         run = last_run(self.folder) if kind_of(self.folder) == "project" else self.folder
         if run is None:
             raise InputError(f"{self.folder} has no run yet")
@@ -124,30 +118,25 @@ class _Handler(BaseHTTPRequestHandler):
 
 def metrics(state: Json) -> str:
     """What Prometheus reads."""
-    return "".join(f"{line}\n" for line in _metrics(state))
-
-
-def _metrics(state: Json) -> Iterator[str]:
-    def gauge(name: str, text: str, values: dict[str, Any]) -> Iterator[str]:
-        known = {labels: value for labels, value in values.items() if value is not None}
-        if known:
-            yield f"# HELP fedspray_{name} {text}"
-            yield f"# TYPE fedspray_{name} gauge"
-            yield from (f"fedspray_{name}{labels} {float(value):g}" for labels, value in known.items())
-
-    sites = state["clients"]
-    yield from gauge("up", "1 if the process that is watched runs and is connected.", {"": state.get("healthy", True)})
-    yield from gauge("round", "The present round.", {"": state.get("round")})
-    yield from gauge("rounds", "Rounds of the run.", {"": state.get("rounds")})
-    accuracy = state.get("accuracy") or {}
-    values = {f'{{nodes="{name}"}}': value for name, value in accuracy.items()}
-    yield from gauge("validation_accuracy", "Share of validation nodes predicted correctly.", values)
     here = {"connected", "waited for", "left out", "trains"}
-    values = {f'{{site="{row["name"]}"}}': row["state"] in here for row in sites}
-    yield from gauge("site_connected", "Whether a site is connected.", values)
-    ages = {f'{{site="{row["name"]}"}}': row.get("last_answer") and state["now"] - row["last_answer"] for row in sites}
-    yield from gauge("site_answer_age_seconds", "Seconds since a site's last answer.", ages)
-    values = {f'{{way="{way}"}}': size for way, size in state.get("bytes", {}).items()}
-    yield from gauge("bytes", "Bytes that travelled.", values)
-    days = {f'{{kit="{name}"}}': left for name, left in state.get("certificates", {}).items()}
-    yield from gauge("certificate_days_left", "Days until a certificate ends.", days)
+    sites = {row["name"]: row["state"] in here for row in state["clients"]}
+    answers = {row["name"]: row.get("last_answer") for row in state["clients"]}
+    ages = {name: moment and state["now"] - moment for name, moment in answers.items()}
+    accuracy = state.get("accuracy") or {}
+    gauges: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("up", "1 if the process that is watched runs and is connected.", "", {"": state.get("healthy", True)}),
+        ("round", "The present round.", "", {"": state.get("round")}),
+        ("rounds", "Rounds of the run.", "", {"": state.get("rounds")}),
+        ("validation_accuracy", "Share of validation nodes predicted correctly.", "nodes", accuracy),
+        ("site_connected", "Whether a site is connected.", "site", sites),
+        ("site_answer_age_seconds", "Seconds since a site's last answer.", "site", ages),
+        ("bytes", "Bytes that travelled.", "way", state.get("bytes", {})),
+        ("certificate_days_left", "Days until a certificate ends.", "kit", state.get("certificates", {})),
+    ]
+    lines = []
+    for name, text, label, values in gauges:
+        known = {f'{{{label}="{of}"}}' if label else "": value for of, value in values.items() if value is not None}
+        if known:
+            lines += [f"# HELP fedspray_{name} {text}", f"# TYPE fedspray_{name} gauge"]
+            lines += [f"fedspray_{name}{of} {float(value):g}" for of, value in known.items()]
+    return "".join(f"{line}\n" for line in lines)

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedspray.report.figures import CLASS_COLOURS, tidy, to_png
+from fedspray.report.figures import CLASS_COLOURS, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP*X<>"
-
-
-def sweep_png(summary: Mapping[str, Any]) -> bytes:
-    """The picture as PNG."""
-    return to_png(sweep_figure(summary))
 
 
 def sweep_figure(summary: Mapping[str, Any]) -> Figure:

@@ -9,8 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedspray.display import percent as percent
-from fedspray.display import percent_spread as percent_spread
+from fedspray.display import percent, percent_spread
 from fedspray.evaluation.metrics import METRICS
 
 
@@ -43,15 +42,11 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-ATTACKS = ("algorithm", "link", "attack", "nodes", "measure", "value", "guess", "source")
-"""What a row of a table of attacks holds."""
-
-
-def attack_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def attack_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
     """Scores of attacks beside those of a guess."""
-    table = Table(*ATTACKS, box=None, pad_edge=False)
+    table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(escape(_shown(row[name])) for name in ATTACKS))
+        table.add_row(*(escape(_shown(row[name])) for name in columns))
     return table
 
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedspray.errors import InputError, one_line, unknown
 from fedspray.files import Json
@@ -28,22 +28,13 @@ COSTS = ("bytes_up", "bytes_down", "seconds")
 PROJECT = "fedspray"
 
 
-class Book(Protocol):
-    """One run in a tool."""
-
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Adds the figures of a round."""
-
-    def close(self, page: Path | None, completed: bool) -> None:
-        """Adds the report, if there is one, and ends the run."""
-
-
 class Tracker(Callback):
     """Keeps every seed of a run in a tool. If the tool fails, a warning says so and training goes on."""
 
     def __init__(self, tool: str, header: Json) -> None:
         check(tool)
-        self._tool, self._header, self._books, self._works = tool, header, dict[int, Book](), True
+        self._tool, self._header, self._works = tool, header, True
+        self._books: dict[int, _MLflow | _WandB] = {}
 
     def on_record(self, seed: int, record: Json) -> None:
         """A round is a step."""
@@ -162,4 +153,4 @@ class _WandB:
         self._run.finish(exit_code=0 if completed else 1)
 
 
-TOOLS: dict[str, Callable[[str, Json], Book]] = {"mlflow": _MLflow, "wandb": _WandB}
+TOOLS = {"mlflow": _MLflow, "wandb": _WandB}
