@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
+from rich.markup import escape
+from rich.table import Table
+
 from fedspray.cli.flags import AsJson, argument, flag
 from fedspray.cli.output import Output
 
@@ -19,9 +22,6 @@ def algorithms(
     as_json: AsJson = False,
 ) -> None:
     """List the algorithms, or the settings of one and what leaves a client with it."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from fedspray import algorithms as registry
 
     rows = [_describe(each) for each in ([name] if name else registry.names())]
@@ -52,12 +52,10 @@ def algorithms(
         shapes = " ".join(dict.fromkeys(row["shapes"].values()))
         table.add_row(*map(escape, (f"{row['field']} {shapes}", row["what"], row["said"])))
     output.show(table)
-    for backbone, values in found["backbones"].items():
-        listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
-        output.show(f"\nbackbone [bold]{backbone}[/bold]: {listed or 'as above'}")
-    for preset, values in found["presets"].items():
-        listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
-        output.show(f"\npreset [bold]{escape(preset)}[/bold]: {listed}")
+    for kind in ("backbone", "preset"):
+        for each, values in found[f"{kind}s"].items():
+            listed = escape(", ".join(f"{name}={value}" for name, value in values.items()))
+            output.show(f"\n{kind} [bold]{escape(each)}[/bold]: {listed or 'as above'}")
 
 
 def _leaves(name: str, link: list[str] | None) -> list[dict[str, Any]]:
@@ -72,10 +70,8 @@ def _leaves(name: str, link: list[str] | None) -> list[dict[str, Any]]:
     found = []
     for entry in what_leaves(run, Task(1009, 29)):
         shapes = {key: ", ".join(letters.get(size, str(size)) for size in of) for key, of in entry.shapes.items()}
-        found.append(
-            {**entry.to_json(), "shapes": {key: f"[{said}]" for key, said in shapes.items()}, "said": entry.said}
-        )
-        del found[-1]["bytes"]
+        told = {**entry.to_json(), "shapes": {key: f"[{shape}]" for key, shape in shapes.items()}, "said": entry.said}
+        found.append({name: value for name, value in told.items() if name != "bytes"})
     return found
 
 
@@ -98,7 +94,7 @@ def _describe(name: str) -> dict[str, Any]:
                 "name": f.name,
                 "default": None if f.default is MISSING else f.default,
                 "description": f.metadata.get("description", ""),
-                "choices": None if f.metadata.get("choices") is None else list(f.metadata["choices"]),
+                "choices": f.metadata.get("choices"),
             }
             for f in listed
         ],

@@ -104,9 +104,10 @@ def _from_run(output: Output, folder: Path) -> tuple[Federation, RunSettings]:
 
 
 def _command(given: dict[str, Any] | None, link: Any, attack: Any, run: Path | None) -> str:
+    from fedspray.report.html import flag_words
+
     words = ["fedspray", "attack"]
     own = {"link": link or [], "attack": attack or [], "run": [] if run is None else [run]}
-    for name, values in {**(given or {}), **own}.items():
-        for value in values if isinstance(values, list) else [values]:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+    for name, value in {**(given or {}), **own}.items():
+        words += flag_words(f"--{name.replace('_', '-')}", value)
     return shlex.join(words)

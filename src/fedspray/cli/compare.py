@@ -43,12 +43,11 @@ def compare(
     rows = run_rows("comparing", rows, workers.run)
     result = ComparisonResult.of(rows, wanted.reference, draws=bootstrap, tuning=searches)
     result.save(folder, settings=study.again(config, given))
-    summary, sheets = result.summary, comparison_sheets(result.summary)
     if not as_json:
-        for sheet in sheets:
+        for sheet in comparison_sheets(result.summary):
             output.show(sheet.to_rich())
-    pages = len(summary["pages"])
+    pages = len(result.pages)
     written = {0: "", 1: ", report.html"}.get(pages, f", {pages} pages report-*.html")
     output.note(f"wrote comparison.json, .md, .tex, .csv{written} to {folder}; cells are in {work.cells}")
-    output.result(summary)
+    output.result(result.summary)
     study.finish(workers.ended)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
+from rich.markup import escape
+
 from fedspray.cli.flags import AsJson, argument, flag
-from fedspray.cli.organisations import organisational
+from fedspray.cli.organisations import Kit, organisational
 from fedspray.cli.output import Output
 
-Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
+Reason = Annotated[str, flag("Why; the coordinator reads it.", "TEXT")]
 RunName = Annotated[str, argument("The run's name: fedspray site runs lists them.", "RUN")]
 
 
 def runs(kit: Kit, /, *, as_json: AsJson = False) -> None:
     """Show the runs that this site was asked to take part in, and what it answered."""
-    from rich.markup import escape
-
     from fedspray.deploy.site import consent, policy
     from fedspray.deploy.site.status import site_name
 
@@ -51,13 +50,7 @@ def accept(kit: Kit, run: RunName, /) -> None:
 
 
 @organisational
-def refuse(
-    kit: Kit,
-    run: RunName,
-    /,
-    *,
-    reason: Annotated[str, flag("Why; the coordinator reads it.", "TEXT")],
-) -> None:
+def refuse(kit: Kit, run: RunName, /, *, reason: Reason) -> None:
     """Take no part in a run; in one that is under way, from the next answer on."""
     from fedspray.deploy.site import consent
     from fedspray.deploy.site.status import site_name

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import box
+from rich.table import Table
+
 from fedspray.cli.flags import AsJson, examples
 from fedspray.cli.output import Output
+
+COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "default_clients")
 
 
 @examples(
@@ -22,11 +27,7 @@ def datasets(*, as_json: AsJson = False) -> None:
         {
             "name": card.name,
             "title": card.title,
-            "num_nodes": card.num_nodes,
-            "num_edges": card.num_edges,
-            "num_features": card.num_features,
-            "num_classes": card.num_classes,
-            "default_clients": card.default_clients,
+            **{count: getattr(card, count) for count in COUNTS},
             "at_hand": card.at_hand(folders),
             "citation": card.citation,
         }
@@ -40,9 +41,6 @@ def datasets(*, as_json: AsJson = False) -> None:
 
 
 def _show(output: Output, rows: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.table import Table
-
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("name", no_wrap=True)
     for column in ("nodes", "edges", "features", "classes", "clients"):
@@ -50,7 +48,6 @@ def _show(output: Output, rows: list[dict[str, Any]]) -> None:
     table.add_column("at hand", no_wrap=True)
     table.add_column("what it is")
     for row in rows:
-        keys = ("num_nodes", "num_edges", "num_features", "num_classes", "default_clients")
-        counts = ["any" if row[key] is None else f"{row[key]:,}" for key in keys]
+        counts = ["any" if row[count] is None else f"{row[count]:,}" for count in COUNTS]
         table.add_row(row["name"], *counts, "yes" if row["at_hand"] else "no", row["title"])
     output.show(table)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
+
+from rich.markup import escape
 
 from fedspray.cli import knobs
 from fedspray.cli.flags import AsJson, Count, argument, examples, flag, group, whole
 from fedspray.cli.organisations import (
     Foreground,
     Grace,
+    ProjectFolder,
     ServiceFolder,
     ServiceKind,
     ServiceUser,
+    SiteName,
     ask,
     organisational,
     warn_of_end,
@@ -43,8 +48,8 @@ deploy = group(
     },
 )
 
-ProjectFolder = Annotated[Path, argument("The project's folder.", "PROJECT")]
-SiteName = Annotated[str, argument("One of its sites.", "SITE")]
+Request = Annotated[Path, argument("A site's certificate request, from fedspray site request.", "SITE.csr")]
+Again = Annotated[bool, flag("Sign even if the site already has a certificate.")]
 SITES_FILE = flag(
     "A TOML file of sites: [[site]] with name, organisation, contact, nodes.", "FILE.toml", name="--sites"
 )
@@ -132,13 +137,7 @@ def _tell_made(output: Output, folder: Path, archives: dict[Path, Path | None]) 
 
 
 @organisational
-def sign(
-    folder: ProjectFolder,
-    request: Annotated[Path, argument("A site's certificate request, from fedspray site request.", "SITE.csr")],
-    /,
-    *,
-    again: Annotated[bool, flag("Sign even if the site already has a certificate.")] = False,
-) -> None:
+def sign(folder: ProjectFolder, request: Request, /, *, again: Again = False) -> None:
     """Sign a site's certificate request and pack its kit, which holds no secret, into a zip file."""
     from fedspray.deploy.provisioning import federation
 
@@ -209,7 +208,7 @@ def run(
     """Run the agreed experiment and follow it live; it survives crashes, and Ctrl-C leaves it running."""
     from fedspray.deploy.operations import processes
     from fedspray.deploy.operations.driver import Driver
-    from fedspray.deploy.operations.runs import begin_run, check_certificates, last_run
+    from fedspray.deploy.operations.runs import begin_run, check_certificates, last_run, missed_rounds
     from fedspray.report.tables import run_table
 
     output, project = Output(as_json), _project(folder)
@@ -236,7 +235,8 @@ def run(
         raise
     if not as_json:
         output.show(run_table(summary))
-        _show_missed(output, project, chosen)
+        for site, rounds in missed_rounds(project, chosen).items():
+            output.show(f"{site} missed {_listed(rounds)}")
     output.note(f"kept in {project.run_folder(chosen)}; each site keeps its own personal model")
     output.result(summary)
 
@@ -244,8 +244,6 @@ def run(
 @organisational
 def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
     """Show the server, the sites and the runs."""
-    from rich.markup import escape
-
     from fedspray.deploy.operations.runs import check_certificates, project_status
     from fedspray.deploy.provisioning.certificates import to_read_aloud
 
@@ -271,9 +269,8 @@ def status(folder: ProjectFolder, /, *, as_json: AsJson = False) -> None:
                 state = "removed"
             output.show(f"[bold]site[/bold] {site}: {state}")
         for name, row in found["runs"].items():
-            output.show(
-                f"[bold]run[/bold] {name}: {row['state']}, round {row['round']} of {row['rounds']}{_waits(row)}"
-            )
+            waits = f", waits for {', '.join(row['waiting_for'])}" if row["waiting_for"] else ""
+            output.show(f"[bold]run[/bold] {name}: {row['state']}, round {row['round']} of {row['rounds']}{waits}")
             for site, rounds in row["missed"].items():
                 output.show(f"  {site} missed {_listed(rounds)}")
             for event in row["events"][-RUN_EVENTS_SHOWN:]:
@@ -323,13 +320,7 @@ def add(
 
 
 @organisational
-def approve(
-    folder: ProjectFolder,
-    request: Annotated[Path, argument("A site's certificate request, from fedspray site request.", "SITE.csr")],
-    /,
-    *,
-    again: Annotated[bool, flag("Sign even if the site already has a certificate.")] = False,
-) -> None:
+def approve(folder: ProjectFolder, request: Request, /, *, again: Again = False) -> None:
     """Admit a site that sent a request: add it if it is new, sign its certificate and pack its kit."""
     from fedspray.deploy.provisioning import membership
 
@@ -374,8 +365,6 @@ def _renew(folder: Path, valid_days: int, *, new_authority: bool) -> None:
 @organisational
 def resume(folder: ProjectFolder, /, *, once: Annotated[bool, flag("Exit when no run is left.")] = False) -> None:
     """Finish interrupted runs, now and after every restart, without a terminal: for a service."""
-    import time
-
     from fedspray.deploy.operations.driver import Driver
     from fedspray.deploy.operations.runs import resumable_runs
 
@@ -462,17 +451,6 @@ def _tell_signed(output: Output, request: Path, zip_file: Path) -> None:
     output.note(f"{zip_file} holds no secret; compare these by phone with the engineer of {name}:")
     output.note(f"  key of {name}: {to_read_aloud(key_fingerprint(key))}")
     output.note(f"  zip file: {to_read_aloud(file_fingerprint(zip_file))}")
-
-
-def _waits(row: dict[str, Any]) -> str:
-    return f", waits for {', '.join(row['waiting_for'])}" if row["waiting_for"] else ""
-
-
-def _show_missed(output: Output, project: Project, run: str) -> None:
-    from fedspray.deploy.operations.runs import missed_rounds
-
-    for site, rounds in missed_rounds(project, run).items():
-        output.show(f"{site} missed {_listed(rounds)}")
 
 
 def _listed(rounds: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from cyclopts.argument import Argument
 
 from fedspray.cli.knobs import usual
 from fedspray.cli.main import app
-from fedspray.cli.pages import arguments, examples, usage
+from fedspray.cli.pages import arguments, command_names, examples, usage
 from fedspray.experiment import DATA, TRAINING, knobs
 from fedspray.knob import LIMITS, Knob
 
@@ -34,7 +34,7 @@ def document(page: str) -> str:
 def commands(group: App = app, prefix: str = "") -> dict[str, App]:
     """Every command by its full name; those of a group are named after it."""
     found: dict[str, App] = {}
-    for name in (name for name in group if not name.startswith("-")):
+    for name in command_names(group):
         command = group[name]
         inner = command.default_command is None
         found |= commands(command, f"{prefix}{name} ") if inner else {f"{prefix}{name}": command}

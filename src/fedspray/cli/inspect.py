@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -32,40 +33,31 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show who holds what: nodes, edges, labels, majority and minority, homophily, divergence."""
+    from fedspray.data import advice
+    from fedspray.data.statistics import describe
+    from fedspray.report.clients import advice_table, clients_csv, clients_table
+    from fedspray.report.figures import clients_figure, to_png
     from fedspray.report.files import check_target, write_file
 
-    for path, suffixes, option in (
-        (plot, (".png",), "--plot"),
-        (csv, (".csv",), "--csv"),
-        (out, (".json",), "--out"),
-    ):
+    for path, suffix, option in ((plot, ".png", "--plot"), (csv, ".csv", "--csv"), (out, ".json", "--out")):
         if path is not None:
-            check_target(path, suffixes, option)
+            check_target(path, [suffix], option)
     output = Output(as_json)
-    federation = knobs.open_federation(output, given)
-
-    from fedspray.data.statistics import describe
-    from fedspray.report.clients import clients_csv, clients_table
-
+    federation = knobs.open_federation(output, knobs.values(given))
     statistics = describe(federation)
+    found = statistics.to_json()
     if not as_json:
         output.show(clients_table(statistics, output.width))
-    if out is not None:
-        write_file(out, to_json(statistics.to_json()))
-        output.note(f"wrote {out}")
-    if csv is not None:
-        write_file(csv, clients_csv(statistics))
-        output.note(f"wrote {csv}")
-    if plot is not None:
-        from fedspray.report.figures import clients_figure, to_png
-
-        write_file(plot, to_png(clients_figure(statistics)))
-        output.note(f"wrote {plot}")
-    found = statistics.to_json()
+    makers: list[tuple[Path | None, Callable[[], str | bytes]]] = [
+        (out, lambda: to_json(found)),
+        (csv, lambda: clients_csv(statistics)),
+        (plot, lambda: to_png(clients_figure(statistics))),
+    ]
+    for path, make in makers:
+        if path is not None:
+            write_file(path, make())
+            output.note(f"wrote {path}")
     if advise:
-        from fedspray.data import advice
-        from fedspray.report.clients import advice_table
-
         given_advice = advice.advise(federation)
         output.show(advice_table(given_advice))
         for sentence in advice.caveats():

@@ -123,12 +123,12 @@ def read(config: Path | None, given: Given | None) -> ReadExperiment:
     return Experiment.from_values({**found, **flags}, "command line" if config is None else str(config))
 
 
-def open_federation(output: Output, given: Given) -> Federation:
-    """Builds the federation that flags describe, with a spinner on standard error."""
+def open_federation(output: Output, data: Given) -> Federation:
+    """Builds the federation that these values describe, with a spinner on standard error."""
     from fedspray.federate import build_federation
 
-    with output.busy(f"preparing {given['dataset']} …"):
-        federation = build_federation(**values(given))
+    with output.busy(f"preparing {data['dataset']} …"):
+        federation = build_federation(**data)
     note_tidied(output, federation)
     return federation
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any
 
+from rich.markup import escape
+from rich.table import Table
+
 from fedspray.cli.flags import AsJson, argument
 from fedspray.cli.output import Output
 
@@ -16,9 +19,6 @@ def links(
     as_json: AsJson = False,
 ) -> None:
     """List the steps messages can pass through between clients and server, or the settings of one."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from fedspray import links as registry
 
     rows: list[dict[str, Any]] = [

@@ -24,15 +24,12 @@ def local(
 ) -> None:
     """Run a federation on this machine: a server and one site per client, each a process, over mutual TLS."""
     from fedspray import files
-    from fedspray.federate import open_data
     from fedspray.report.tables import run_table
     from fedspray.runs.settings import resolve
 
     output, experiment = Output(as_json), knobs.read(None, given)
     resolve(experiment.run)  # check settings before touching data
-    with output.busy(f"preparing {experiment.data.dataset} …"):
-        federation = open_data(experiment.data)
-    knobs.note_tidied(output, federation)
+    federation = knobs.open_federation(output, experiment.data.to_json())
     from fedspray.deploy.operations.local import RUN, LocalFederation
 
     here = LocalFederation(out, federation, experiment.run, grace=grace, threads=threads)

@@ -16,7 +16,7 @@ from cyclopts import CycloptsError, Parameter
 
 from fedspray.cli import laboratory
 from fedspray.cli.flags import OPTIONS, group
-from fedspray.cli.output import Output, print_error, print_warning
+from fedspray.cli.output import Output, print_alert
 from fedspray.cli.pages import Page, show_help
 from fedspray.cli.refusals import explain, missing
 from fedspray.errors import FULL, InputError, RunStopped
@@ -118,14 +118,14 @@ def run_command(arguments: Sequence[str]) -> int:
 
             traceback.print_exception(error)
         sentence, code = _describe(error)
-        print_error(sentence)
+        print_alert("error", sentence)
     return code if isinstance(code, int) else 0
 
 
 def entry_point() -> None:
     """What the installed ``fedspray`` script calls."""
     if "_FEDSPRAY_COMPLETE" in os.environ:  # a completion script from version 0.1
-        print_error("the shell completion is from an earlier version: run fedspray --install-completion")
+        print_alert("error", "the shell completion is from an earlier version: run fedspray --install-completion")
         sys.exit(BAD_INPUT)
     end_like_ctrl_c()
     warnings.showwarning = _show_warning
@@ -138,7 +138,7 @@ def entry_point() -> None:
 
 
 def _show_warning(message: Warning | str, *_where: Any, **_file: Any) -> None:
-    print_warning(str(message))
+    print_alert("warning", str(message))
 
 
 def _describe(error: Exception) -> tuple[str, int]:
@@ -156,8 +156,5 @@ def _describe(error: Exception) -> tuple[str, int]:
         return f"{error.filename}: {error.strerror}", BAD_INPUT
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # as torch says it
         return f"this needs more memory than there is ({str(error).partition(chr(10))[0]})", STOPPED
-    name = type(error).__name__
-    return (
-        f"{name}: {error} (this is a bug in fedspray, please report it; --debug shows the traceback)",
-        BUG,
-    )
+    hint = "this is a bug in fedspray, please report it; --debug shows the traceback"
+    return f"{type(error).__name__}: {error} ({hint})", BUG

@@ -11,14 +11,15 @@ from typing import Annotated, Literal, ParamSpec, TypeVar
 
 from rich.console import Console
 
-from fedspray.cli.flags import flag
+from fedspray.cli.flags import argument, flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
+ProjectFolder = Annotated[Path, argument("The project's folder.", "PROJECT")]
+SiteName = Annotated[str, argument("One of its sites.", "SITE")]
+Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
 Foreground = Annotated[bool, flag("Run in the foreground instead of starting a process: for systemd.")]
 Grace = Annotated[float, flag("Seconds a round waits for late sites once enough have trained.", "S")]
-
-
 ServiceFolder = Annotated[Path, flag("Where the files are written.", "DIR", name="--out")]
 ServiceUser = Annotated[str, flag("With systemd: the user the processes run as, who must own the folder.", "NAME")]
 Kind = Literal["systemd", "compose", "kubernetes"]

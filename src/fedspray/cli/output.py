@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -61,13 +61,8 @@ def to_json(content: Mapping[str, Any] | list[dict[str, Any]]) -> str:
     return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def print_error(sentence: str) -> None:
-    """``error: …`` in red, on one line of standard error."""
-    text = Text("error: ", style="bold red").append(one_line(sentence), style="red")
-    Console(stderr=True).print(text, soft_wrap=True)
-
-
-def print_warning(sentence: str) -> None:
-    """``warning: …`` in yellow, on one line of standard error."""
-    text = Text("warning: ", style="bold yellow").append(one_line(sentence), style="yellow")
+def print_alert(kind: Literal["error", "warning"], sentence: str) -> None:
+    """``error: …`` in red or ``warning: …`` in yellow, on one line of standard error."""
+    colour = "red" if kind == "error" else "yellow"
+    text = Text(f"{kind}: ", style=f"bold {colour}").append(one_line(sentence), style=colour)
     Console(stderr=True).print(text, soft_wrap=True)

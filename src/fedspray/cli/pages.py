@@ -31,7 +31,7 @@ def show_help(app: App, words: Sequence[str], first: Sequence[str] = ()) -> None
     chain, apps, others = app.parse_commands(words)
     shown = apps[-1]
     if others and shown.default_command is None:
-        raise unknown("command", others[0], [name for name in shown if not name.startswith("-")])
+        raise unknown("command", others[0], command_names(shown))
     for position, command in enumerate(shown.resolved_commands().values()):  # in the order of registration
         command.sort_key = position
     shown.usage = usage(app, chain)
@@ -47,6 +47,11 @@ def usage(app: App, chain: Sequence[str]) -> str:
     if apps[-1].default_command is None:
         return " ".join([*app.name, *chain, "COMMAND", "[OPTIONS]"])
     return " ".join([*app.name, *chain, *_words(apps[-1])])
+
+
+def command_names(group: App) -> list[str]:
+    """The commands of a group."""
+    return [name for name in group if not name.startswith("-")]
 
 
 def examples(command: App) -> Sequence[str]:

@@ -29,7 +29,7 @@ def partition(
     files.check_new(out, "--out")
     output = Output(as_json)
     started = time.perf_counter()
-    federation = knobs.open_federation(output, given)
+    federation = knobs.open_federation(output, knobs.values(given))
     try:
         with output.busy(f"writing {out} …"):
             federation.save(out)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.table import Table
+
 from fedspray.cli import knobs
 from fedspray.cli.flags import AsJson, Cores, argument, examples, flag
 from fedspray.cli.output import Output
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedspray.runs.plan import Forecast
 
 
@@ -46,8 +46,6 @@ def plan(
 
 
 def _table(found: Forecast) -> Table:
-    from rich.table import Table
-
     table = Table("", "", show_header=False)
     sample = "all of them tried" if found.sample_nodes == found.num_nodes else f"{found.sample_nodes:,} tried"
     table.add_row("clients, nodes", f"{found.num_clients:,}, {found.num_nodes:,} ({sample})")

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from fedspray.cli.flags import AsJson, argument, flag
-from fedspray.cli.organisations import confirm, organisational
+from fedspray.cli.organisations import Kit, ProjectFolder, SiteName, confirm, organisational
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
 
-Project = Annotated[Path, argument("The project's folder.", "PROJECT")]
-Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
 NewFolder = Annotated[Path, argument("A new folder.", "DIR")]
 Archive = Annotated[Path, argument("A file that `backup` wrote.", "FILE.zip")]
 Follow = Annotated[bool, flag("Keep waiting for new events.")]
@@ -24,7 +22,7 @@ BackupFile = Annotated[Path, flag("A new file.", "FILE.zip", name="--out")]
 WithKeys = Annotated[bool, flag("Include private keys: whoever reads the file can then impersonate you.")]
 
 
-def deploy_events(folder: Project, /, *, follow: Follow = False, out: EventsFile = None) -> None:
+def deploy_events(folder: ProjectFolder, /, *, follow: Follow = False, out: EventsFile = None) -> None:
     """Print everything that happened to the server and its runs, one JSON object per line."""
     _events(folder, follow, out)
 
@@ -49,7 +47,9 @@ def _events(folder: Path, follow: bool, out: Path | None) -> None:
 
 
 @organisational
-def deploy_backup(folder: Project, /, *, out: BackupFile, with_keys: WithKeys = False, as_json: AsJson = False) -> None:
+def deploy_backup(
+    folder: ProjectFolder, /, *, out: BackupFile, with_keys: WithKeys = False, as_json: AsJson = False
+) -> None:
     """Back up a project into one file; stop the server first."""
     _backup(folder, "project", out, with_keys, as_json)
 
@@ -94,13 +94,7 @@ def _restore(archive: Path, folder: Path, kind: str, as_json: bool) -> None:
 
 
 @organisational
-def forget(
-    folder: Project,
-    site: Annotated[str, argument("One of its sites.", "SITE")],
-    /,
-    *,
-    yes: Annotated[bool, flag("Do not ask.")] = False,
-) -> None:
+def forget(folder: ProjectFolder, site: SiteName, /, *, yes: Annotated[bool, flag("Do not ask.")] = False) -> None:
     """Remove a site and delete everything the project holds about it alone; models keep what they learned from it."""
     from fedspray.deploy.provisioning.federation import check_site
     from fedspray.deploy.provisioning.forget import forget

@@ -8,7 +8,6 @@ from importlib.metadata import requires
 from typing import get_args
 
 from cyclopts import (
-    App,
     CoercionError,
     CycloptsError,
     MissingArgumentError,
@@ -18,6 +17,7 @@ from cyclopts import (
 )
 from cyclopts.argument import Argument
 
+from fedspray.cli.pages import command_names
 from fedspray.errors import ELSEWHERE, InputError, near, unknown
 
 
@@ -42,7 +42,7 @@ def _sentence(error: CycloptsError) -> str:
     if isinstance(error.__cause__, InputError):
         return str(error.__cause__)
     if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
-        return str(unknown("command", error.unused_tokens[0], _commands(error.app)))
+        return str(unknown("command", error.unused_tokens[0], command_names(error.app)))
     if isinstance(error, UnknownOptionError):
         return _unknown_option(error.token.keyword or error.token.value, error.argument_collection)
     if isinstance(error, MissingArgumentError) and error.argument is not None:
@@ -54,10 +54,6 @@ def _sentence(error: CycloptsError) -> str:
         wanted = " or ".join(choices) if choices else "true or false" if error.target_type is bool else "a number"
         return f"{error.token.keyword} is {error.token.value!r}, but must be {wanted}"
     return str(error).removesuffix(".")
-
-
-def _commands(app: App) -> list[str]:
-    return [name for name in app if not name.startswith("-")]
 
 
 def _missing(error: MissingArgumentError, argument: Argument) -> str:

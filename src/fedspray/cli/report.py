@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from rich.text import Text
+
 from fedspray.cli.flags import AsJson, argument, examples, flag
 from fedspray.cli.output import Output
 
@@ -24,8 +26,6 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page about runs: results, minority report card, curves, clients, proxies, cost, settings."""
-    from rich.text import Text
-
     from fedspray.report.files import check_target
     from fedspray.report.html import write_report
 

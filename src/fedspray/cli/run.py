@@ -11,9 +11,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fedspray import files
 from fedspray.cli import knobs
 from fedspray.cli.flags import AsJson, argument, examples, flag
 from fedspray.cli.output import Output
+from fedspray.display import percent
 from fedspray.errors import InputError
 from fedspray.experiment import Way
 
@@ -63,8 +65,6 @@ def run(
 
 
 def _begin(output: Output, experiment: Experiment, out: Path | None, way: Way) -> None:
-    from fedspray import files
-    from fedspray.federate import open_data
     from fedspray.runs.settings import check_meaning, resolve
 
     settings = experiment.run
@@ -72,9 +72,7 @@ def _begin(output: Output, experiment: Experiment, out: Path | None, way: Way) -
     check_meaning(settings.algorithm, settings.values, None if settings.backbone_of else settings.backbone)
     if out is not None:
         files.check_new(out, "--out", resumable=True)
-    with output.busy(f"preparing {experiment.data.dataset} …"):
-        federation = open_data(experiment.data)
-    knobs.note_tidied(output, federation)
+    federation = knobs.open_federation(output, experiment.data.to_json())
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{federation.name}-{settings.algorithm}-{settings.backbone}-{moment}".replace(":", ".")
     source = experiment.data.located().to_json()
@@ -167,8 +165,6 @@ def show_progress(
     """A live line for each seed on a terminal; elsewhere a plain line now and then."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from fedspray.display import percent
-
     if not output.messages.is_terminal:
         yield _plain_lines(output, rounds, label)
         return
@@ -199,8 +195,6 @@ def show_progress(
 
 
 def _plain_lines(output: Output, rounds: int, label: str | None) -> OnRecord:
-    from fedspray.display import percent
-
     if label is not None:
         output.note(f"{label}: {rounds} rounds …")
     last = time.monotonic()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
+
+from rich.markup import escape
+from rich.padding import Padding
 
 from fedspray.cli.flags import AsJson, Cores, argument, flag, group
 from fedspray.cli.organisations import (
     Foreground,
+    Kit,
     ServiceFolder,
     ServiceKind,
     ServiceUser,
@@ -32,17 +37,12 @@ site = group(
 
 NOT_RUNNING, NOT_CONNECTED = 3, 4
 """Exit codes of `fedspray site status`."""
-Kit = Annotated[Path, argument("The unpacked start-up kit.", "KIT")]
 NewKit = Annotated[Path, argument("The folder that is or becomes the start-up kit.", "KIT")]
+ZipFile = Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")]
 
 
 @organisational
-def request(
-    kit: NewKit,
-    /,
-    *,
-    name: Annotated[str, flag("This site's name in the federation.", "NAME")],
-) -> None:
+def request(kit: NewKit, /, *, name: Annotated[str, flag("This site's name in the federation.", "NAME")]) -> None:
     """Create a private key, which never leaves this folder, and a certificate request to send to the coordinator."""
     from fedspray.deploy.provisioning.certificates import key_fingerprint, make_request, read_request, to_read_aloud
 
@@ -52,11 +52,7 @@ def request(
 
 
 @organisational
-def unpack(
-    kit: NewKit,
-    zip_file: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")],
-    /,
-) -> None:
+def unpack(kit: NewKit, zip_file: ZipFile, /) -> None:
     """Unpack the coordinator's zip file around the private key you made here."""
     from fedspray.deploy.provisioning import archive
     from fedspray.deploy.provisioning.certificates import file_fingerprint, to_read_aloud
@@ -85,8 +81,6 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check kit, certificates, data and schema, rehearse one local epoch, and list what would leave."""
-    from dataclasses import replace
-
     from fedspray.deploy.site.check import check_site
     from fedspray.deploy.site.kit import Site
     from fedspray.deploy.site.proxy import checked
@@ -145,8 +139,6 @@ def start(
 @organisational
 def status(kit: Kit, /, *, as_json: AsJson = False) -> int:
     """Show whether this site is running and connected, and how far its runs are; monitors can use the exit code."""
-    from rich.markup import escape
-
     from fedspray.deploy.ledger import last_answers
     from fedspray.deploy.provisioning.certificates import certificate_of
     from fedspray.deploy.site import consent
@@ -208,9 +200,6 @@ def ledger(
 
 def _show_left(output: Output, name: str, run: dict[str, Any]) -> None:
     """What left in a run: fields that say the same of themselves together."""
-    from rich.markup import escape
-    from rich.padding import Padding
-
     output.show(f"[bold]{escape(name)}[/bold]: {run['answers']} answers, {run['bytes']:,} bytes")
     words = {"server_gets": "the server gets", "reveals": "it reveals", "protection": "protection"}
     alike: dict[str, list[str]] = {}
@@ -271,7 +260,7 @@ def agree(
 
 
 @organisational
-def renew(kit: Kit, zip_file: Annotated[Path, argument("The coordinator's zip file.", "SITE.zip")], /) -> None:
+def renew(kit: Kit, zip_file: ZipFile, /) -> None:
     """Install new certificates from a zip file; key, data and agreement stay as they are."""
     from fedspray.deploy.provisioning.archive import take_certificates
     from fedspray.deploy.provisioning.certificates import certificate_of
@@ -311,8 +300,6 @@ def stop(kit: Kit, /) -> None:
 
 
 def _show(output: Output, kit: Path, found: dict[str, Any]) -> None:
-    from rich.markup import escape
-
     from fedspray.deploy.provisioning.certificates import to_read_aloud
 
     what = f"{found['algorithm']} with {found['backbone']}, {found['rounds']} rounds"

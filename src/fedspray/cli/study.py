@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from fedspray.cli.flags import Cores, argument, flag
 from fedspray.cli.knobs import Given, note_tidied, values
 from fedspray.cli.output import Output
+from fedspray.display import percent
 from fedspray.errors import InputError, RunStopped
 from fedspray.progress import ticking
 
@@ -129,13 +130,12 @@ def again(config: Path | None, given: Given | None) -> str:
     """How to rerun a study: its file and the flags that change its values; empty without a file."""
     if config is None:
         return ""
+    from fedspray.report.html import flag_words
+
     words = [config.name]
     for name, value in sorted((given or {}).items(), key=lambda item: item[0] == "set"):
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
-        elif name == "seeds" or name not in _LISTS:
-            words += [word for item in (value if isinstance(value, list) else [value]) for word in (flag, item)]
+        if name == "seeds" or name not in _LISTS:
+            words += flag_words(f"--{name.replace('_', '-')}", value)
     return shlex.join(words)
 
 
@@ -204,8 +204,6 @@ def _left(grid: Grid) -> str:
 
 
 def _told(cell: Cell) -> str:
-    from fedspray.display import percent
-
     if cell.result is None:
         return f"{cell} FAILED: {cell.failure}"
     metrics = cell.result.metrics

@@ -209,15 +209,16 @@ def commands_of(content: Mapping[str, Any]) -> list[str]:
             and name != "seeds"
             and (value != known[name].default or name in ("dataset", "algorithm", "backbone"))
         ):
-            words += _words(known[name].flag, value)
-    words += _words("--set", settings)
+            words += flag_words(known[name].flag, value)
+    words += flag_words("--set", settings)
     seeds = run["seeds"]
     if len(seeds) > 1 and seeds == list(range(len(seeds))):
         return [shlex.join([*words, "--seeds", str(len(seeds))])]
     return [shlex.join([*words, "--seed", str(seed)]) for seed in seeds]
 
 
-def _words(flag: str, value: Any) -> list[str]:
+def flag_words(flag: str, value: Any) -> list[str]:
+    """A flag with its value, as on a command line."""
     if isinstance(value, Mapping):
         return [word for name, each in value.items() for word in (flag, f"{name}={each}")]
     if isinstance(value, list):
