@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
 
+from fedspray import files
 from fedspray.cli.flags import AsJson, Count, examples, flag, whole
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
@@ -34,7 +35,6 @@ def adapt(
     as_json: AsJson = False,
 ) -> None:
     """Train a personal model for an organisation that didn't take part, starting from a finished run's shared model."""
-    from fedspray import files
     from fedspray.runs import adapt as newcomer
 
     output = Output(as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from fedspray import files
 from fedspray.cli import knobs
 from fedspray.cli.deploy import live
 from fedspray.cli.flags import AsJson, Cores, examples, flag
@@ -23,7 +24,6 @@ def local(
     as_json: AsJson = False,
 ) -> None:
     """Run a federation on this machine: a server and one site per client, each a process, over mutual TLS."""
-    from fedspray import files
     from fedspray.report.tables import run_table
     from fedspray.runs.settings import resolve
 

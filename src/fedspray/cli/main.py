@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any, Literal
 
 from cyclopts import CycloptsError, Parameter
@@ -44,19 +46,13 @@ EXAMPLES = (
 )
 
 
-def _version() -> str:
-    from importlib.metadata import version
-
-    return f"fedspray {version('fedspray')}"
-
-
 app = group(
     "fedspray",
     "Federated graph learning that does right by minority nodes.",
     {each: f"fedspray.cli.{_ELSEWHERE.get(each, f'{each}:{each}')}" for each in COMMANDS} | laboratory.commands(),
 )
 app.help_format, app.help_formatter = "plaintext", Page()
-app.version, app.version_flags = _version, ("--version",)
+app.version, app.version_flags = lambda: f"fedspray {version('fedspray')}", ("--version",)
 app.default_parameter = Parameter(negative=(), allow_repeating=True)
 
 
@@ -114,8 +110,6 @@ def run_command(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         if debug:
-            import traceback
-
             traceback.print_exception(error)
         sentence, code = _describe(error)
         print_alert("error", sentence)

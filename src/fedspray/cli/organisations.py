@@ -14,6 +14,7 @@ from rich.console import Console
 from fedspray.cli.flags import argument, flag
 from fedspray.cli.output import Output
 from fedspray.errors import InputError
+from fedspray.files import private_files
 
 ProjectFolder = Annotated[Path, argument("The project's folder.", "PROJECT")]
 SiteName = Annotated[str, argument("One of its sites.", "SITE")]
@@ -42,22 +43,16 @@ def organisational(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def privately(*args: P.args, **kwargs: P.kwargs) -> R:
-        _check_installed()
-        from fedspray.files import private_files
-
+        missing = [name for name in NEEDED if find_spec(name) is None]
+        if missing:
+            raise InputError(
+                f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: a site or a server "
+                "installs requirements-site.txt, a researcher the extra [deploy] (see docs/deployment.md)"
+            )
         with private_files():
             return command(*args, **kwargs)
 
     return privately
-
-
-def _check_installed() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: a site or a server installs "
-            "requirements-site.txt, a researcher the extra [deploy] (see docs/deployment.md)"
-        )
 
 
 def warn_of_end(output: Output, *kits: Path) -> None:

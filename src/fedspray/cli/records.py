@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from fedspray import files
 from fedspray.cli.flags import AsJson, argument, flag
 from fedspray.cli.organisations import Kit, ProjectFolder, SiteName, confirm, organisational
 from fedspray.cli.output import Output
@@ -33,7 +34,6 @@ def site_events(kit: Kit, /, *, follow: Follow = False, out: EventsFile = None) 
 
 
 def _events(folder: Path, follow: bool, out: Path | None) -> None:
-    from fedspray import files
     from fedspray.deploy.operations.events import stream
 
     with files.private_files():

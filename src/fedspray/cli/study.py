@@ -162,15 +162,10 @@ def _display(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Cell]
     """One bar for the whole grid on a terminal, one line per finished cell elsewhere; failures always."""
     if grid.num_stored == grid.total:
         yield lambda cell: None
-    elif not output.messages.is_terminal:
+        return
+    if not output.messages.is_terminal:
         yield lambda cell: output.note(f"{title}: {_count(grid)}, {_told(cell)}, {_left(grid)}")
-    else:
-        with _bar(output, title, grid) as on_end:
-            yield on_end
-
-
-@contextmanager
-def _bar(output: Output, title: str, grid: Grid) -> Iterator[Callable[[Cell], None]]:
+        return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (

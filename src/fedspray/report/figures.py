@@ -82,18 +82,10 @@ def _draw_counts(axes: Axes, statistics: FederationStatistics, shown: list[int])
         unlabelled = np.array([client.unlabelled_nodes for client in statistics.clients])
         layers.append(("no label", unlabelled, UNLABELLED_COLOUR))
     bottom = np.zeros(statistics.num_clients)
-    gap = 0.4 if statistics.num_clients <= 40 else 0.0
+    width, edge = (0.6, "white") if statistics.num_clients <= 40 else (0.92, "none")
     for label, height, colour in layers:
-        axes.bar(
-            range(statistics.num_clients),
-            height,
-            1 - gap if gap else 0.92,
-            bottom=bottom,
-            color=colour,
-            edgecolor="white" if gap else "none",
-            linewidth=0.5,
-            label=label,
-        )
+        places = range(statistics.num_clients)
+        axes.bar(places, height, width, bottom, color=colour, edgecolor=edge, linewidth=0.5, label=label)
         bottom += height
     axes.set_title("Label counts per client", loc="left", fontweight="bold")
     axes.set_ylabel("nodes")
@@ -104,13 +96,11 @@ def _draw_counts(axes: Axes, statistics: FederationStatistics, shown: list[int])
 def _draw_homophily(axes: Axes, statistics: FederationStatistics, shown: list[int]) -> None:
     crowded = statistics.num_clients > 40
     for position, client in enumerate(statistics.clients):
-        high, low = client.majority_homophily, client.minority_homophily
+        high, low, half = client.majority_homophily, client.minority_homophily, 0.45 if crowded else 0.3
         if high is not None and low is not None:
             axes.plot([position] * 2, [high, low], color="#BBBBBB", linewidth=1 if crowded else 1.6, zorder=1)
-    minority = [(i, c.minority_homophily) for i, c in enumerate(statistics.clients) if c.minority_homophily is not None]
-    for position, height in minority:
-        half = 0.45 if crowded else 0.3
-        axes.plot([position - half, position + half], [height] * 2, color="black", linewidth=1.2, zorder=2)
+        if low is not None:
+            axes.plot([position - half, position + half], [low] * 2, color="black", linewidth=1.2, zorder=2)
     for c in range(statistics.num_classes):
         colour = CLASS_COLOURS[shown.index(c)] if c in shown else OTHER_COLOUR
         shift = 0.0 if crowded else _spread(c, statistics.num_classes)

@@ -168,19 +168,12 @@ def headline_rows(comparison: Comparison, cards: Sequence[Card | None]) -> list[
             {"mean": percent(s["mean"]), "spread": percent(s["std"]) if s["std"] is not None else "", "best": b}
             for s, b in spreads
         ]
-        rows.append(
-            {
-                "label": method.label,
-                "seeds": len(method.seeds),
-                "cells": cells,
-                "is_reference": comparison.is_reference(method),
-                "gain": None if difference is None else findings.points(difference.value),
-                "interval": ""
-                if difference is None
-                else f"{findings.points(difference.low)} to {findings.points(difference.high)}",
-                "verdict": None if difference is None else difference.verdict,
-            }
-        )
+        row: Json = {"label": method.label, "seeds": len(method.seeds), "cells": cells, "gain": None, "verdict": None}
+        row["is_reference"] = comparison.is_reference(method)
+        if difference is not None:
+            gain, low, high = map(findings.points, (difference.value, difference.low, difference.high))
+            row |= {"gain": gain, "interval": f"{low} to {high}", "verdict": difference.verdict}
+        rows.append(row)
     return rows
 
 
@@ -204,11 +197,8 @@ def commands_of(content: Mapping[str, Any]) -> list[str]:
     settings = {name: value for name, value in run["values"].items() if name not in known}
     plain = {**source, **{name: value for name, value in run.items() if name in known}, **run["values"]}
     for name, value in plain.items():
-        if (
-            name in known
-            and name != "seeds"
-            and (value != known[name].default or name in ("dataset", "algorithm", "backbone"))
-        ):
+        always = name in ("dataset", "algorithm", "backbone")
+        if name in known and name != "seeds" and (always or value != known[name].default):
             words += flag_words(known[name].flag, value)
     words += flag_words("--set", settings)
     seeds = run["seeds"]
