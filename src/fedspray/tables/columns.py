@@ -6,8 +6,8 @@ in, so that new rows, or another organisation's, become the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,8 +19,8 @@ from fedspray.data.graph import repeated
 from fedspray.errors import InputError, unknown
 from fedspray.tables.database import Database, literal, quoted
 from fedspray.tables.feature import REFUSE, Feature, natural
-from fedspray.tables.numbers import Block, Numbers, date, moment, numeric
-from fedspray.tables.words import category, listed, text, word_set
+from fedspray.tables.numbers import NUMBERS, Block, fetch_numbers, moment, number_columns
+from fedspray.tables.words import hashed, listed, one_hot
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SPARSE_WIDTH, SPARSE_SHARE = 64, 0.25
@@ -31,16 +31,6 @@ DATES = {
     "unix_ms": "be milliseconds since 1970",
 }
 """What cells must be, by `time_format`."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The features of a table's rows."""
-
-    matrix: Block
-    names: tuple[str, ...]
-    features: tuple[Feature, ...]
-    """Resolved."""
 
 
 def expand(features: Sequence[Feature], columns: Sequence[str], where: str) -> list[Feature]:
@@ -88,7 +78,8 @@ def bad_cells(feature: Feature) -> Iterator[tuple[str, str]]:
         yield f"{column} IS NOT NULL AND ({odd})", f"{title} holds {{value}}, but values must be finite numbers"
     elif feature.kind == "date":
         form = DATES.get(feature.time_format, f"have the format {feature.time_format}")
-        yield f"{column} IS NOT NULL AND {moment(feature)} IS NULL", f"{title} holds {{value}}, but dates must {form}"
+        when = moment(feature.columns[0], feature.time_format)
+        yield f"{column} IS NOT NULL AND {when} IS NULL", f"{title} holds {{value}}, but dates must {form}"
     elif feature.kind == "category" and not feature.other and feature.vocabulary is not None:
         known = f"[{', '.join(map(literal, feature.vocabulary))}]"
         yield (
@@ -104,29 +95,29 @@ def bad_cells(feature: Feature) -> Iterator[tuple[str, str]]:
 
 def encode(
     database: Database, features: Sequence[Feature], sparse: bool | None, structure: Mapping[str, NDArray[np.float32]]
-) -> Encoded:
-    """Makes the features of the rows of the table ``nodes``, in their order, and puts those of the structure first."""
+) -> tuple[Block, tuple[str, ...], tuple[Feature, ...]]:
+    """Makes the features of the rows of the table ``nodes``, in their order, and puts those of the structure first.
+
+    Returns them with their names, and the features resolved.
+    """
     blocks: list[Block] = [column[:, None] for column in structure.values()]
     names = list(structure)
     resolved: list[Feature] = []
-    numbers = Numbers(database, [f for f in features if f.kind in ("numeric", "date")])
+    numbers = fetch_numbers(database, [feature for feature in features if feature.kind in NUMBERS])
     for feature in features:
-        block, titles, known = _KINDS[feature.kind](database, feature, numbers)
+        titles: list[str] = []
+        known = feature
+        if feature.kind in NUMBERS:
+            block, titles, known = number_columns(feature, next(numbers))
+        elif feature.kind in ("category", "set"):
+            block, titles, known = one_hot(database, feature)
+        elif feature.kind == "text":
+            block, titles = hashed(database, feature)
         resolved.append(known)
         if titles:
             blocks.append(block)
             names += titles
-    return Encoded(_stack(blocks, database.number("SELECT count(*) FROM nodes"), sparse), tuple(names), tuple(resolved))
-
-
-_KINDS: dict[str, Callable[[Database, Feature, Numbers], tuple[Block, list[str], Feature]]] = {
-    "numeric": numeric,
-    "date": date,
-    "category": category,
-    "set": word_set,
-    "text": text,
-    "drop": lambda database, feature, numbers: (np.zeros((0, 0), np.float32), [], feature),
-}
+    return _stack(blocks, database.number("SELECT count(*) FROM nodes"), sparse), tuple(names), regroup(resolved)
 
 
 def _stack(blocks: Sequence[Block], num_nodes: int, sparse: bool | None) -> Block:

@@ -16,7 +16,7 @@ from fedspray.data.splits import Split
 from fedspray.data.traps import Trap
 from fedspray.display import count, line
 from fedspray.errors import PATH, InputError, expect
-from fedspray.tables.columns import encode, regroup
+from fedspray.tables.columns import encode
 from fedspray.tables.database import MEMORY, Database, OnProgress, quoted
 from fedspray.tables.links import Links, join_edges, open_edges
 from fedspray.tables.parts import fixed_split
@@ -205,23 +205,23 @@ def _assemble(
         notes.append(f"{count(links.later, 'edge')} after {schema.edges.until} left out")
     labels, schema = read_labels(database, schema)
     structure = structural_features(links.edges, rows.num_nodes, schema.nodes.structure)
-    encoded = encode(database, rows.features, schema.nodes.sparse, structure)
+    matrix, names, features = encode(database, rows.features, schema.nodes.sparse, structure)
     classes = schema.nodes.classes or ()
     owned = read_clients(database, schema, rows)
     split = fixed_split(database, schema, labels, None if owned is None else owned[0])
     schema = replace(
         schema,
-        features=regroup(encoded.features),
-        nodes=replace(schema.nodes, sparse=not isinstance(encoded.matrix, np.ndarray), files=()),
+        features=features,
+        nodes=replace(schema.nodes, sparse=not isinstance(matrix, np.ndarray), files=()),
         edges=replace(schema.edges, files=()),  # where files are is nobody else's business
     )
     graph = Graph(
-        features=encoded.matrix,
+        features=matrix,
         edges=links.edges,
         labels=np.full(rows.num_nodes, -1, np.int64) if labels is None else labels,
         num_classes=len(classes),
         class_names=(schema.nodes.class_names or classes) or None,
-        feature_names=encoded.names,
+        feature_names=names,
         cleaning=links.cleaning,
         edge_weights=links.weights,
         schema=schema.to_toml(),
@@ -230,6 +230,6 @@ def _assemble(
     if owner is not None and (owner < 0).any():
         notes.append(f"{count(int((owner < 0).sum()), 'node')} without a client left out, with their edges")
     traps = list(column_traps(database, rows.features, labels))
-    names = tuple(fetch(database, "_id", object))
+    ids = tuple(fetch(database, "_id", object))
     files = fetch(database, "_file") if rows.has_files else None
-    return Imported(graph, names, owner, clients, split, schema, problems, notes, traps, files)
+    return Imported(graph, ids, owner, clients, split, schema, problems, notes, traps, files)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from fedspray.data.edges import Cleaning, tidy_edges, weigh_edges
 from fedspray.errors import InputError
 from fedspray.tables.database import Database, literal, quoted
-from fedspray.tables.feature import Feature
 from fedspray.tables.numbers import moment
 from fedspray.tables.problems import Problems, flagged
 from fedspray.tables.rows import MOST_BAD, TOO_MANY, Rows
@@ -59,7 +58,7 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
             )
     match = [f"{side}._id = e.{column}" + (f" AND {side}._client = e._client" if own else "")
              for side, column in (("a", first), ("b", second))]  # fmt: skip
-    extra = f", {moment(Feature((ends.time,), 'date'))} AS moment, {quoted(ends.time)} AS said" if ends.time else ""
+    extra = f", {moment(ends.time)} AS moment, {quoted(ends.time)} AS said" if ends.time else ""
     if ends.weight:
         extra += f", TRY_CAST({quoted(ends.weight)} AS DOUBLE) AS weight, {quoted(ends.weight)} AS weighed"
     database.run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,65 +19,62 @@ YEAR = 365.25 * 86_400
 AT_ONCE = 64
 """Columns that are fetched together."""
 
+NUMBERS = ("numeric", "date")
+"""Kinds of features that are numbers."""
+
 Block = Any
 """[N, k]: NDArray[np.float32], or sp.csr_array."""
 
 
-def moment(feature: Feature, column: str | None = None) -> str:
+def moment(column: str, time_format: str | None = None) -> str:
     """SQL: a column as a time stamp, or NULL."""
-    text = quoted(column or feature.columns[0])
-    if feature.time_format in ("unix", "unix_ms"):
-        scale = 1e6 if feature.time_format == "unix" else 1e3
+    text = quoted(column)
+    if time_format in ("unix", "unix_ms"):
+        scale = 1e6 if time_format == "unix" else 1e3
         return f"make_timestamp(TRY_CAST(TRY_CAST({text} AS DOUBLE) * {scale} AS BIGINT))"
-    if feature.time_format is not None:
-        return f"try_strptime({text}, {literal(feature.time_format)})"
+    if time_format is not None:
+        return f"try_strptime({text}, {literal(time_format)})"
     return f"TRY_CAST({text} AS TIMESTAMP)"
+
+
+def fetch_numbers(database: Database, features: Sequence[Feature]) -> Iterator[NDArray[np.float64]]:
+    """[N] for each feature: its values (dates as seconds since 1970), NaN where they are missing."""
+    for start in range(0, len(features), AT_ONCE):
+        some = features[start : start + AT_ONCE]
+        chosen = ", ".join(f"CAST({_as_number(f)} AS DOUBLE) AS c{i}" for i, f in enumerate(some))
+        found = database.run(f"SELECT {chosen} FROM nodes ORDER BY _pos").fetchnumpy()
+        for i in range(len(some)):
+            yield np.ma.filled(np.ma.asarray(found[f"c{i}"], np.float64), np.nan)
+
+
+def _as_number(feature: Feature) -> str:
+    column = feature.columns[0]
+    if feature.kind == "date":
+        return f"epoch({moment(column, feature.time_format)})"
+    return f"TRY_CAST({quoted(column)} AS DOUBLE)"
 
 
 def number_moments(database: Database, features: Sequence[Feature]) -> dict[str, Moments]:
     """Moments of the numeric features, on the scale that they ask for."""
-    asked = [feature for feature in features if feature.kind in ("numeric", "date")]
-    numbers = Numbers(database, asked)
-    result = {}
-    for feature in asked:
-        values = numbers.of(feature)
-        result[feature.title] = Moments.of(_shaped(feature, values[~np.isnan(values)]))
-    return result
+    asked = [feature for feature in features if feature.kind in NUMBERS]
+    pairs = zip(asked, fetch_numbers(database, asked), strict=True)
+    return {feature.title: Moments.of(_shaped(feature, values[~np.isnan(values)])) for feature, values in pairs}
 
 
-class Numbers:
-    """Numeric columns, fetched a few at a time when the first of them is asked for."""
-
-    def __init__(self, database: Database, features: Sequence[Feature]) -> None:
-        self._database = database
-        self._order = {feature.columns[0]: place for place, feature in enumerate(features)}
-        self._features = features
-        self._fetched: dict[str, NDArray[np.float64]] = {}
-
-    def of(self, feature: Feature) -> NDArray[np.float64]:
-        """The column's values (dates as seconds since 1970), NaN where they are missing."""
-        column = feature.columns[0]
-        if column not in self._fetched:
-            start = self._order[column]
-            self._fetched = self._fetch(self._features[start : start + AT_ONCE])
-        return self._fetched[column]
-
-    def _fetch(self, features: Sequence[Feature]) -> dict[str, NDArray[np.float64]]:
-        chosen = ", ".join(f"CAST({_as_number(f)} AS DOUBLE) AS c{i}" for i, f in enumerate(features))
-        found = self._database.run(f"SELECT {chosen} FROM nodes ORDER BY _pos").fetchnumpy()
-        arrays = (np.ma.filled(np.ma.asarray(found[f"c{i}"], np.float64), np.nan) for i in range(len(features)))
-        return {f.columns[0]: array for f, array in zip(features, arrays, strict=True)}
-
-
-def _as_number(feature: Feature) -> str:
-    if feature.kind == "date":
-        return f"epoch({moment(feature)})"
-    return f"TRY_CAST({quoted(feature.columns[0])} AS DOUBLE)"
-
-
-def numeric(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
-    """One column, scaled; and one that says what is missing, if asked for."""
-    return _scaled(feature, numbers.of(feature))
+def number_columns(feature: Feature, values: NDArray[np.float64]) -> tuple[Block, list[str], Feature]:
+    """A number, or the years of a date, scaled; months, weekdays and hours as points on a circle."""
+    blocks: list[Block] = []
+    names: list[str] = []
+    known = feature
+    for part in feature.parts:  # of a number: years alone
+        if part == "years":
+            block, titles, known = _scaled(feature, values)
+            blocks.append(block)
+            names += titles
+        else:
+            blocks.append(_circle(values, part))
+            names += [f"{feature.title} {part} {wave}" for wave in ("sin", "cos")]
+    return np.concatenate(blocks, axis=1), names, known
 
 
 def _scaled(feature: Feature, values: NDArray[np.float64]) -> tuple[Block, list[str], Feature]:
@@ -119,23 +116,6 @@ def _resolved(feature: Feature, present: NDArray[np.float64]) -> Feature:
         high = high if feature.high is None else feature.high
         changes |= {"low": low, "high": high if high > low else low + 1.0}
     return replace(feature, **changes)
-
-
-def date(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
-    """Years as a number; months, weekdays and hours as points on a circle."""
-    seconds = numbers.of(feature)
-    blocks: list[Block] = []
-    names: list[str] = []
-    known = feature
-    for part in feature.parts:
-        if part == "years":
-            block, titles, known = _scaled(feature, seconds)
-            blocks.append(block)
-            names += titles
-        else:
-            blocks.append(_circle(seconds, part))
-            names += [f"{feature.title} {part} {wave}" for wave in ("sin", "cos")]
-    return np.concatenate(blocks, axis=1), names, known
 
 
 def _circle(seconds: NDArray[np.float64], part: str) -> NDArray[np.float32]:

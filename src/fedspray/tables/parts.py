@@ -9,7 +9,6 @@ from fedspray.data.splits import Split, SplitRule
 from fedspray.errors import InputError
 from fedspray.seeds import generator
 from fedspray.tables.database import Database, literal, quoted
-from fedspray.tables.feature import Feature
 from fedspray.tables.numbers import moment
 from fedspray.tables.rows import fetch
 from fedspray.tables.schema import Schema
@@ -32,7 +31,7 @@ def fixed_split(
     groups = labels if owner is None else labels * (int(owner.max()) + 1) + owner
     if choice.kind == "time":
         groups = np.zeros_like(labels) if owner is None else owner
-        when = fetch(database, f"coalesce(epoch({moment(Feature((str(choice.column),), 'date'))}), 0)", np.float64)
+        when = fetch(database, f"coalesce(epoch({moment(str(choice.column))}), 0)", np.float64)
     masks = np.zeros((3, len(labels)), np.bool_)
     for group in np.unique(groups[labels >= 0]):
         members = np.flatnonzero((groups == group) & (labels >= 0))

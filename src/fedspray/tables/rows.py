@@ -138,7 +138,7 @@ def _bad_split(schema: Schema) -> tuple[str, str, str]:
         parts = (split.train, split.val, split.test)
         said = f"column {split.column!r} holds {{value}}, but must be {', '.join(map(repr, parts))} or empty"
         return "bad split", flagged(f"{column} NOT IN ({', '.join(map(literal, parts))})", column, "given_nodes"), said
-    when = moment(Feature((split.column,), "date"))
+    when = moment(split.column)
     said = f"column {split.column!r} holds {{value}}, but values must be dates"
     labelled = f"{quoted(schema.nodes.label)} IS NOT NULL AND " if schema.nodes.label else ""
     return "bad split", flagged(f"{labelled}{when} IS NULL", f"coalesce({column}, '')", "given_nodes"), said

@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 from fedspray.data.traps import Trap, gives_away, looks_like_time
 from fedspray.tables.database import Database, quoted
 from fedspray.tables.feature import Feature
-from fedspray.tables.numbers import Numbers
+from fedspray.tables.numbers import fetch_numbers
 from fedspray.tables.rows import fetch
 
 
 def column_traps(database: Database, features: Sequence[Feature], labels: NDArray[np.int64] | None) -> Iterator[Trap]:
     """Numbers that are moments in time, and categories that the label follows from."""
     scaled = [feature for feature in features if feature.kind == "numeric" and feature.scale != "none"]
-    numbers = Numbers(database, scaled)
-    for feature in scaled:
-        if looks_like_time(numbers.of(feature)):
+    for feature, values in zip(scaled, fetch_numbers(database, scaled), strict=True):
+        if looks_like_time(values):
             yield Trap(
                 "time", f'column {feature.columns[0]!r} looks like time stamps, but is numeric: use kind = "date"'
             )

@@ -11,39 +11,13 @@ import scipy.sparse as sp
 
 from fedspray.tables.database import Database, literal, quoted
 from fedspray.tables.feature import Feature, natural
-from fedspray.tables.numbers import Block, Numbers
+from fedspray.tables.numbers import Block
 
 
 def word_counts(database: Database, feature: Feature) -> dict[str, int]:
     """How many rows hold each value of a category, or of a set."""
-    column = quoted(feature.columns[0])
-    if feature.kind == "set":
-        rows = f"SELECT unnest(list_distinct({listed(feature)})) AS word FROM nodes"
-    else:
-        rows = f"SELECT {column} AS word FROM nodes"
-    return dict(database.rows(f"SELECT word, count(*) FROM ({rows}) WHERE word IS NOT NULL GROUP BY word"))
-
-
-def _with_vocabulary(database: Database, feature: Feature) -> Feature:
-    if feature.vocabulary is not None:
-        return feature
-    counts = word_counts(database, feature)
-    words = (word for word, rows in counts.items() if rows >= feature.at_least)
-    return replace(feature, vocabulary=tuple(sorted(words, key=natural)))
-
-
-def category(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
-    """One column for each word of the vocabulary, and one for all others."""
-    known = _with_vocabulary(database, feature)
-    column = quoted(feature.columns[0])
-    return _one_hot(database, known, f"SELECT _pos, {column} AS word FROM nodes", f"{column} IS NULL")
-
-
-def word_set(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
-    """The same for several words at once."""
-    known = _with_vocabulary(database, feature)
-    rows = f"SELECT _pos, unnest(list_distinct({listed(feature)})) AS word FROM nodes"
-    return _one_hot(database, known, rows, f"{quoted(feature.columns[0])} IS NULL")
+    found = f"SELECT word, count(*) FROM ({_words(feature)}) WHERE word IS NOT NULL GROUP BY word"
+    return dict(database.rows(found))
 
 
 def listed(feature: Feature) -> str:
@@ -54,13 +28,21 @@ def listed(feature: Feature) -> str:
     return f"TRY(from_json({column}, '[\"VARCHAR\"]'))"
 
 
-def _one_hot(database: Database, feature: Feature, rows: str, absent: str) -> tuple[Block, list[str], Feature]:
-    """1 where a row (of ``rows``: _pos, word) has a word of the vocabulary, or one that is not in it ("other")."""
+def _words(feature: Feature) -> str:
+    """SQL: _pos and word of every row, for a set once for each of its words."""
+    word = f"unnest(list_distinct({listed(feature)}))" if feature.kind == "set" else quoted(feature.columns[0])
+    return f"SELECT _pos, {word} AS word FROM nodes"
+
+
+def one_hot(database: Database, feature: Feature) -> tuple[Block, list[str], Feature]:
+    """1 where a row has a word of the vocabulary, one that is not in it ("other"), or none ("flag")."""
+    if feature.vocabulary is None:
+        known = (word for word, rows in word_counts(database, feature).items() if rows >= feature.at_least)
+        feature = replace(feature, vocabulary=tuple(sorted(known, key=natural)))
     words = feature.vocabulary or ()
-    num_nodes = database.number("SELECT count(*) FROM nodes")
     database.number_words(words)
     found = database.run(
-        f"SELECT DISTINCT r._pos AS pos, coalesce(w.code, {len(words)}) AS code FROM ({rows}) AS r "
+        f"SELECT DISTINCT r._pos AS pos, coalesce(w.code, {len(words)}) AS code FROM ({_words(feature)}) AS r "
         "LEFT JOIN words AS w ON r.word = w.word WHERE r.word IS NOT NULL"
     ).fetchnumpy()
     places, codes = (np.asarray(found[key], np.int64) for key in ("pos", "code"))
@@ -70,15 +52,16 @@ def _one_hot(database: Database, feature: Feature, rows: str, absent: str) -> tu
     else:
         places, codes = places[codes < len(words)], codes[codes < len(words)]
     if feature.flag:
-        missing = np.asarray(database.run(f"SELECT _pos FROM nodes WHERE {absent}").fetchnumpy()["_pos"], np.int64)
+        absent = database.run(f"SELECT _pos FROM nodes WHERE {quoted(feature.columns[0])} IS NULL").fetchnumpy()
+        missing = np.asarray(absent["_pos"], np.int64)
         places = np.concatenate([places, missing])
         codes = np.concatenate([codes, np.full(len(missing), len(names))])
         names.append(f"{feature.title} is missing")
-    ones = np.ones(len(places), np.float32)
-    return sp.csr_array((ones, (places, codes)), shape=(num_nodes, len(names))), names, feature
+    shape = (database.number("SELECT count(*) FROM nodes"), len(names))
+    return sp.csr_array((np.ones(len(places), np.float32), (places, codes)), shape=shape), names, feature
 
 
-def text(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block, list[str], Feature]:
+def hashed(database: Database, feature: Feature) -> tuple[Block, list[str]]:
     """Words hashed into columns with a sign (Weinberger et al., 2009), and every row of length 1."""
     width = feature.width
     matrix = sp.lil_array((database.number("SELECT count(*) FROM nodes"), width), dtype=np.float32)
@@ -95,4 +78,4 @@ def text(database: Database, feature: Feature, numbers: Numbers) -> tuple[Block,
             for bucket, n in buckets.items():
                 if n:
                     matrix[place, bucket] = n / length
-    return matrix.tocsr(), [f"{feature.title}#{i}" for i in range(width)], feature
+    return matrix.tocsr(), [f"{feature.title}#{i}" for i in range(width)]
