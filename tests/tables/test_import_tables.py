@@ -233,6 +233,17 @@ def test_files_for_each_client_have_ids_of_their_own(tmp_path: Path) -> None:
     assert (north.graph.num_edges, south.graph.num_edges, north.edges_lost) == (1, 2, 0)
 
 
+@pytest.mark.parametrize("query", ["", "query = 'SELECT * FROM nodes UNION ALL SELECT * FROM nodes1 ORDER BY id'\n"])
+def test_all_files_of_a_client_are_read(tmp_path: Path, query: str) -> None:
+    for name in ("north", "south"):
+        (tmp_path / f"{name}_1.csv").write_text("id,income\n1,5\n2,6\n")
+        (tmp_path / f"{name}_2.csv").write_text("id,income\n3,7\n")
+    schema = SCHEMA.replace('"nodes.csv"', f'["{{client}}_1.csv", "{{client}}_2.csv"]\n{query}')
+    schema = schema.replace('label = "y"\n', "").replace('files = "edges.csv"\n', "").rsplit("[[features]]", 1)[0]
+    made = import_tables(replace(Schema.from_toml(schema), folder=tmp_path), strict=True)
+    assert [client.graph.features.tolist() for client in made.federation("ours").clients] == [[[5], [6], [7]]] * 2
+
+
 def test_edges_of_all_clients_in_one_file_need_ids_that_differ(tmp_path: Path) -> None:
     for name, ids in (("north", "12"), ("south", "34")):
         (tmp_path / f"{name}.csv").write_text("id,income\n" + "".join(f"{i},5\n" for i in ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
@@ -54,19 +55,17 @@ def load_sources(
     database: Database, schema: Schema, nodes: Sequence[str] | None, edges: Sequence[str] | None
 ) -> tuple[Source, Source]:
     """Loads the schema's files, or the nodes and edges given instead, and runs its queries."""
-    base = str(schema.folder)
-    parts = {
-        "nodes": (schema.nodes, nodes, "" if nodes else base),
-        "edges": (schema.edges, edges, "" if edges else base),
+    parts: dict[str, tuple[Table, Sequence[str] | None]] = {
+        "nodes": (schema.nodes, nodes),
+        "edges": (schema.edges, edges),
     }
-    tables = {what: _load(database, what, how, given, folder) for what, (how, given, folder) in parts.items()}
+    tables = {what: _load(database, what, how, given, schema.folder) for what, (how, given) in parts.items()}
     sources = {}
-    for what, (how, _, _) in parts.items():
+    for what, (how, _) in parts.items():
         if how.query is None:
             sources[what] = Source(what, [file for named in tables[what].values() for file in named.values()])
         else:
-            where = f"the query of [{what}]"
-            sources[what] = Source(what, _ask(database, how.query, what, tables, where))
+            sources[what] = Source(what, _ask(database, how.query, what, tables))
     if sources["nodes"].files and sources["edges"].files:
         first, second = ({f.client for f in source.files} for source in sources.values())
         lonely = sorted(map(str, first ^ second))
@@ -88,21 +87,24 @@ _Tables = dict[str | None, dict[str, Loaded]]
 """By client, then by the name that a query calls it."""
 
 
-def _load(database: Database, what: str, how: Table, given: Sequence[str] | None, folder: str) -> _Tables:
-    files: Files = how.files if given is None else tuple(given)
-    if given is not None and how.query is not None and all("=" in path for path in given):
-        files = dict(path.split("=", 1) for path in given)
+def _load(database: Database, what: str, how: Table, given: Sequence[str] | None, folder: Path) -> _Tables:
+    files: Files = how.files
+    if given is not None:
+        files, folder = tuple(given), Path()
+        if how.query is not None and all("=" in path for path in given):
+            files = dict(path.split("=", 1) for path in given)
     named: Mapping[str, Sequence[str]] = (
         {name: (path,) for name, path in files.items()} if isinstance(files, Mapping) else {what: files}
     )
     result: _Tables = {}
     for name, paths in named.items():
-        found = [pair for pattern in paths for pair in find_files(pattern, folder)]
-        for place, (path, client) in enumerate(found):
-            label = name if client is not None or place == 0 or how.query is None else f"{name}{place}"
+        places: Counter[str | None] = Counter()
+        for path, client in (pair for pattern in paths for pair in find_files(pattern, folder)):
+            alone = places[client] == 0 and (client is not None or how.query is not None)
+            label = name if alone else f"{name}{places[client]}"
+            places[client] += 1
             loaded = database.load(path, f"{label} file {len(database.loaded)}", how, client)
-            key = label if client is not None or how.query is not None else f"{label} {place}"
-            result.setdefault(client, {})[key] = loaded
+            result.setdefault(client, {})[label] = loaded
     if how.query is None:
         return result
     names = {client: sorted(tables) for client, tables in result.items()}
@@ -112,9 +114,9 @@ def _load(database: Database, what: str, how: Table, given: Sequence[str] | None
     return result
 
 
-def find_files(pattern: str, folder: str = "") -> list[tuple[Path, str | None]]:
+def find_files(pattern: str, folder: Path = Path()) -> list[tuple[Path, str | None]]:
     """The files of a path that may have ``*`` or ``{client}``, with the client's name; sorted by it."""
-    full = str(Path(folder) / pattern)
+    full = str(folder / pattern)
     if CLIENT not in full and not has_magic(full):
         return [(Path(full), None)]
     wanted = re.escape(full).replace(r"\*", r"[^/]*").replace(r"\?", "[^/]")
@@ -129,7 +131,7 @@ def find_files(pattern: str, folder: str = "") -> list[tuple[Path, str | None]]:
     return [(path, client) for client, path in sorted(found, key=lambda pair: (pair[0] or "", str(pair[1])))]
 
 
-def _ask(database: Database, query: str, what: str, tables: Mapping[str, _Tables], where: str) -> list[Loaded]:
+def _ask(database: Database, query: str, what: str, tables: Mapping[str, _Tables]) -> list[Loaded]:
     """Runs a query, once for each client that has files of its own."""
     results = []
     for client in tables[what] or (None,):
@@ -138,7 +140,7 @@ def _ask(database: Database, query: str, what: str, tables: Mapping[str, _Tables
         for name, file in visible.items():
             database.run(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS SELECT * FROM {quoted(file.table)}")
         table = f"{what} asked {client or ''}"
-        database.query(query, table, where)
+        database.query(query, table, f"the query of [{what}]")
         for name in visible:
             database.run(f"DROP VIEW {quoted(name)}")
         origin = next(iter(visible.values())).path
