@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
 from fedspray.data.traps import Trap, find_traps
@@ -95,6 +93,7 @@ def make(files: Files, out: Path, client: str | None, strict: bool, on_progress:
     """Reads the files and writes a graph (``out`` ends in .npz), a client or a federation."""
     check_new(out, "--out")
     single = out.suffix == ".npz"
+    made: Graph | Client | Federation
     if single and client is not None:
         raise InputError(f"--out {out} is one graph without a client, so leave out --client")
     if files.graph is not None and files.graph.suffix.lower() in formats.ARRAYS:
@@ -103,11 +102,8 @@ def make(files: Files, out: Path, client: str | None, strict: bool, on_progress:
             raise InputError(
                 f"{files.graph} is one graph: name its client (--client NAME), or make an npz file to be cut"
             )
-        done = Done(
-            out,
-            graph if single else _client(str(client), graph, split),
-            notes=[graph.tidied()] if graph.tidied() else [],
-        )
+        made = graph if single else _client(str(client), graph, split)
+        done = Done(out, made, notes=[graph.tidied()] if graph.tidied() else [])
     else:
         imported = _read(files, strict, on_progress)
         name = imported.schema.name or out.stem
@@ -167,7 +163,7 @@ def _read(files: Files, strict: bool, on_progress: OnProgress | None) -> Importe
 
 def _client(name: str, graph: Graph, split: Split | None) -> Client:
     made = Federation.from_graphs({name: graph}).clients[0]
-    return made if split is None else Client(name, graph, split, np.arange(graph.num_nodes))
+    return made if split is None else replace(made, split=split)
 
 
 def _all_traps(done: Done) -> list[Trap]:

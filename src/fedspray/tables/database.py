@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,7 @@ import duckdb
 
 from fedspray.errors import InputError, one_line
 from fedspray.tables.schema import Table
-from fedspray.tables.textfiles import (
-    Loaded,
-    check_file,
-    ending,
-    is_lines,
-    read_header,
-    write_lines,
-    write_one_ending,
-)
+from fedspray.tables.textfiles import Loaded, check_file, ending, is_lines, read_header, write_lines, write_one_ending
 
 MEMORY = "512MB"
 """What DuckDB may hold in memory; the rest goes to disk."""
@@ -67,12 +59,8 @@ class Database:
             }
             connection = duckdb.connect(str(Path(folder) / "tables.duckdb"), config=settings)
             if on_progress:  # it says how far it is only where its own bar is on
-                for setting in (
-                    "enable_progress_bar = true",
-                    "enable_progress_bar_print = false",
-                    "progress_bar_time = 0",
-                ):
-                    connection.execute(f"SET {setting}")
+                connection.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
+                connection.execute("SET progress_bar_time = 0")
             try:
                 yield cls(connection, Path(folder), on_progress)
             finally:
@@ -108,13 +96,13 @@ class Database:
             if watcher:
                 watcher.join()
 
-    def rows(self, sql: str, values: object = None, path: Path | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, path: Path | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query."""
-        return self.run(sql, values, path=path).fetchall()
+        return self.run(sql, path=path).fetchall()
 
-    def number(self, sql: str, values: object = None) -> int:
+    def number(self, sql: str) -> int:
         """The one whole number that a query gives."""
-        return int(self.rows(sql, values)[0][0] or 0)
+        return int(self.rows(sql)[0][0] or 0)
 
     def columns(self, table: str) -> tuple[str, ...]:
         """The names of a table's columns."""
@@ -141,9 +129,8 @@ class Database:
             read = self._load_parquet(path, table)
         else:
             raise InputError(f"{path} ends in {kind!r}, but must be .csv, .tsv, .txt, .jsonl, .json or .parquet")
-        read = Loaded(**{**vars(read), "client": client})
-        self.loaded.append(read)
-        return read
+        self.loaded.append(replace(read, client=client))
+        return self.loaded[-1]
 
     def _load_text(self, path: Path, table: str, how: Table, kind: str) -> Loaded:
         columns, delimiter = read_header(path, how.encoding, how.delimiter or TEXT[kind], how.header)

@@ -56,7 +56,8 @@ class Feature:
         given = (f.name for f in fields(self)[3:] if getattr(self, f.name) != f.default)
         wrong = next((key for key in given if key not in KINDS[self.kind]), None)
         if wrong is not None:
-            raise InputError(f"{wrong} is given, but kind {self.kind!r} takes only {_listed(KINDS[self.kind])}")
+            allowed = ", ".join(KINDS[self.kind]) or "no further keys"
+            raise InputError(f"{wrong} is given, but kind {self.kind!r} takes only {allowed}")
         if not self.columns:
             raise InputError("columns is empty, but at least one is needed")
         if self.name is not None and (len(self.columns) > 1 or "*" in self.columns[0]):
@@ -97,7 +98,3 @@ class Feature:
 def natural(name: str) -> tuple[object, ...]:
     """Sorts w2 before w10."""
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,99})", name))
-
-
-def _listed(keys: tuple[str, ...]) -> str:
-    return ", ".join(keys) or "no further keys"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedspray.display import count, line
 from fedspray.errors import InputError, printable
-from fedspray.tables.database import Database, literal
+from fedspray.tables.database import Database
 from fedspray.tables.textfiles import Loaded, find_lines, line_at
 
 SHOWN = 5
@@ -65,12 +65,11 @@ class Problems:
 
     def refuse(self, reason: str = "") -> InputError:
         """The error that names the first problem."""
-        rest = [f"and {count(self.total - 1, 'more row')}"] if self.total > 1 else []
-        told = ", ".join([*rest, reason] if reason else rest)
+        rest = f"and {count(self.total - 1, 'more row')}" if self.total > 1 else ""
+        told = ", ".join(filter(None, (rest, reason)))
         return InputError(f"{self.sentences[0]} ({told})" if told else self.sentences[0])
 
 
-def flagged(condition: str, column: str | None, source: str) -> str:
-    """The query of rows of a table for which a condition holds."""
-    value = literal("") if column is None else column
+def flagged(condition: str, value: str, source: str) -> str:
+    """The query of rows of a table for which a condition holds, with the value at fault."""
     return f"SELECT _file, _row, {value} AS value FROM {source} WHERE {condition}"

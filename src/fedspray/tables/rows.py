@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,10 +50,7 @@ def number_nodes(database: Database, schema: Schema, source: Source, problems: P
     features = expand(schema.features, source.columns, source.files[0].first_line)
     columns = [feature.columns[0] for feature in features if feature.kind != "drop"]
     source.need(columns, "[[features]]")
-    given = next(
-        (feature for feature in features if feature.columns[0] == nodes.label and feature.kind != "drop"), None
-    )
-    if given is not None:
+    if nodes.label in columns:
         raise InputError(f"column {nodes.label!r} is the label, but is a feature too: it would give itself away")
     database.run(f"CREATE VIEW given_nodes AS {source.union([*special, *columns])}")
     _find_bad(database, schema, source, features, problems)
@@ -102,46 +99,46 @@ def _find_bad(
         problems.add(database, kind, source.files, rows, sentence, "bad_nodes")
         database.run(f"INSERT INTO bad_nodes SELECT _file, _row FROM ({rows})")
 
-    note("no id", flagged(f"{identity} IS NULL", None, "given_nodes"), f"column {schema.nodes.id!r} is empty")
+    note("no id", flagged(f"{identity} IS NULL", "''", "given_nodes"), f"column {schema.nodes.id!r} is empty")
     again = (
         f"SELECT _file, _row, {identity} AS value FROM given_nodes WHERE {identity} IS NOT NULL "
         f"QUALIFY row_number() OVER (PARTITION BY _client, {identity} ORDER BY _file, _row) > 1"
     )
     note("repeated id", again, "id {value} appears more than once, but every node must have one row")
-    cells = [(feature.columns[0], *found) for feature in features for found in bad_cells(feature)]
-    for start in range(0, len(cells), AT_ONCE):  # one look at many columns: most have nothing wrong
-        some = cells[start : start + AT_ONCE]
-        counts = database.rows(f"SELECT {', '.join(f'count_if({bad})' for _, bad, _ in some)} FROM given_nodes")[0]
-        for (column, bad, sentence), number in zip(some, counts, strict=True):
+    checks = list(_bad_values(schema, features))
+    for start in range(0, len(checks), AT_ONCE):  # one look for many problems: most columns have nothing wrong
+        some = checks[start : start + AT_ONCE]
+        counts = database.rows(f"SELECT {', '.join(f'count_if({bad})' for _, bad, _, _ in some)} FROM given_nodes")[0]
+        for (kind, bad, value, sentence), number in zip(some, counts, strict=True):
             if number:
-                note("bad value", flagged(bad, quoted(column), "given_nodes"), sentence)
-    if schema.nodes.label is not None and schema.nodes.classes is not None:
-        label = quoted(schema.nodes.label)
-        listed = ", ".join(map(literal, schema.nodes.classes))
-        said = f"label {{value}} is not one of the classes, {', '.join(schema.nodes.classes)}"
-        note("unknown label", flagged(f"{label} NOT IN ({listed})", label, "given_nodes"), said)
-    if schema.nodes.client is not None:
-        client = quoted(schema.nodes.client)
-        odd = f"NOT regexp_full_match({client}, '[A-Za-z0-9][A-Za-z0-9._-]*')"
+                note(kind, flagged(bad, value, "given_nodes"), sentence)
+
+
+def _bad_values(schema: Schema, features: Sequence[Feature]) -> Iterator[tuple[str, str, str, str]]:
+    """Kinds of problems, each with a condition and the value that is at fault, both in SQL, and a sentence."""
+    for feature in features:
+        for bad, sentence in bad_cells(feature):
+            yield "bad value", bad, quoted(feature.columns[0]), sentence
+    nodes, split = schema.nodes, schema.split
+    if nodes.label is not None and nodes.classes is not None:
+        label = quoted(nodes.label)
+        said = f"label {{value}} is not one of the classes, {', '.join(nodes.classes)}"
+        yield "unknown label", f"{label} NOT IN ({', '.join(map(literal, nodes.classes))})", label, said
+    if nodes.client is not None:
+        client = quoted(nodes.client)
         said = "client {value} is not a name: use letters, digits, '.', '_' and '-'"
-        note("bad client", flagged(odd, client, "given_nodes"), said)
-    note(*_bad_split(schema))
-
-
-def _bad_split(schema: Schema) -> tuple[str, str, str]:
-    split = schema.split
-    nothing = "SELECT _file, _row, '' AS value FROM given_nodes WHERE false"
+        yield "bad client", f"NOT regexp_full_match({client}, '[A-Za-z0-9][A-Za-z0-9._-]*')", client, said
     if split.column is None:
-        return "bad split", nothing, ""
-    column = quoted(split.column)
+        return
+    column, said = quoted(split.column), f"column {split.column!r} holds {{value}}, but "
     if split.kind == "column":
         parts = (split.train, split.val, split.test)
-        said = f"column {split.column!r} holds {{value}}, but must be {', '.join(map(repr, parts))} or empty"
-        return "bad split", flagged(f"{column} NOT IN ({', '.join(map(literal, parts))})", column, "given_nodes"), said
-    when = moment(split.column)
-    said = f"column {split.column!r} holds {{value}}, but values must be dates"
-    labelled = f"{quoted(schema.nodes.label)} IS NOT NULL AND " if schema.nodes.label else ""
-    return "bad split", flagged(f"{labelled}{when} IS NULL", f"coalesce({column}, '')", "given_nodes"), said
+        said += f"must be {', '.join(map(repr, parts))} or empty"
+        yield "bad split", f"{column} NOT IN ({', '.join(map(literal, parts))})", column, said
+    else:
+        labelled = f"{quoted(nodes.label)} IS NOT NULL AND " if nodes.label else ""
+        late = f"{labelled}{moment(split.column)} IS NULL"
+        yield "bad split", late, f"coalesce({column}, '')", f"{said}values must be dates"
 
 
 def fetch(database: Database, expression: str, kind: Any = np.int64) -> NDArray[Any]:
@@ -164,11 +161,11 @@ def read_labels(database: Database, schema: Schema) -> tuple[NDArray[np.int64] |
         classes = tuple(sorted((value for (value,) in found), key=natural))
         schema = replace(schema, nodes=replace(schema.nodes, classes=classes))
     database.number_words(classes)
-    found_codes = database.run(
+    codes = database.run(
         f"SELECT coalesce(w.code, {UNLABELLED}) AS v FROM nodes AS n LEFT JOIN words AS w ON n.{column} = w.word "
         "ORDER BY n._pos"
     ).fetchnumpy()["v"]
-    return np.asarray(found_codes, np.int64), schema
+    return np.asarray(codes, np.int64), schema
 
 
 def read_clients(database: Database, schema: Schema, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...]] | None:

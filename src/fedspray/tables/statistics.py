@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +136,7 @@ def merge(schema: Schema, contributions: Sequence[Contribution]) -> Schema:
     features = tuple(_agreed(feature, contributions) for feature in schema.features)
     classes = schema.nodes.classes
     if classes is None and schema.nodes.label is not None:
-        found = _added(site.classes for site in contributions)
-        classes = tuple(sorted(found, key=natural)) or None
+        classes = _together(site.classes for site in contributions) or None
     return replace(schema, features=features, nodes=replace(schema.nodes, classes=classes))
 
 
@@ -149,16 +148,12 @@ def _agreed(feature: Feature, contributions: Sequence[Contribution]) -> Feature:
             return feature
         return replace(feature, mean=total.mean, sd=total.sd if feature.scale in ("standard", "log") else None)
     if feature.kind in ("category", "set") and feature.vocabulary is None:
-        found = _added(site.words.get(title, {}) for site in contributions)
-        return replace(feature, vocabulary=tuple(sorted(found, key=natural)))
+        return replace(feature, vocabulary=_together(site.words.get(title, {}) for site in contributions))
     return feature
 
 
-def _added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for part in counts:
-        total.update(part)
-    return total
+def _together(counts: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
+    return tuple(sorted(dict.fromkeys(chain.from_iterable(counts)), key=natural))
 
 
 def _checked(entry: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -137,12 +137,12 @@ def _pick_id(database: Database, profiles: Sequence[_Profile], edges: Source, ma
     return _named(unique, ID_NAMES, lambda p: True) or unique[0]
 
 
-def _named(profiles: Sequence[_Profile], names: Sequence[str], fits: object) -> _Profile | None:
+def _named(profiles: Sequence[_Profile], names: Sequence[str], fits: Callable[[_Profile], bool]) -> _Profile | None:
     """The column whose name has one of some words, the earlier the better."""
     for word in names:
         for profile in profiles:
             parts = re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", profile.name).lower())
-            if (word in parts or any(len(word) > 3 and part.startswith(word) for part in parts)) and fits(profile):  # type: ignore[operator]
+            if (word in parts or any(len(word) > 3 and part.startswith(word) for part in parts)) and fits(profile):
                 return profile
     return None
 
