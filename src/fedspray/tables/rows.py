@@ -155,7 +155,7 @@ def read_labels(database: Database, schema: Schema) -> tuple[NDArray[np.int64] |
     column = quoted(label)
     classes = schema.nodes.classes
     if classes is None:
-        found = database.rows(f"SELECT DISTINCT {column} FROM nodes WHERE {column} IS NOT NULL LIMIT 10001")
+        found = database.rows(f"SELECT DISTINCT {column} FROM nodes WHERE {column} IS NOT NULL ORDER BY 1 LIMIT 10001")
         if len(found) > 10_000:
             raise InputError(f"label column {label!r} has more than 10,000 different values: it is not a class")
         classes = tuple(sorted((value for (value,) in found), key=natural))

@@ -71,7 +71,7 @@ def suggest(database: Database, nodes: Source, edges: Source, paths: tuple[Seque
         features.append(feature)
     classes = None
     if label is not None:
-        values = database.rows(f"SELECT DISTINCT {quoted(label.name)} FROM ({nodes.union([label.name])})")
+        values = database.rows(f"SELECT DISTINCT {quoted(label.name)} FROM ({nodes.union([label.name])}) ORDER BY 1")
         classes = tuple(sorted((v for (v,) in values if v is not None), key=natural))
     notes["nodes"] = "\n".join(
         [

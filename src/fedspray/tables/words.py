@@ -16,7 +16,7 @@ from fedspray.tables.numbers import Block
 
 def word_counts(database: Database, feature: Feature) -> dict[str, int]:
     """How many rows hold each value of a category, or of a set."""
-    found = f"SELECT word, count(*) FROM ({_words(feature)}) WHERE word IS NOT NULL GROUP BY word"
+    found = f"SELECT word, count(*) FROM ({_words(feature)}) WHERE word IS NOT NULL GROUP BY word ORDER BY word"
     return dict(database.rows(found))
 
 
