@@ -165,7 +165,7 @@ def _cut(source: DatasetCard | Path | Graph, given: dict[str, Any], seed: int) -
     settings = {
         "dataset": dataset,
         "partitioner": name,
-        **{key: _plain(value) for key, value in plugins.settings_of(cutter).items()},
+        **{key: each.name if isinstance(each, Path) else each for key, each in plugins.settings_of(cutter).items()},
         "num_clients": len(parts),
         "partition_seed": partition_seed,
         "graph_sha256": _content_hash(graph),
@@ -232,10 +232,6 @@ def _not_found(dataset: str) -> InputError:
     if dataset.endswith(".npz") or Path(dataset).name != dataset:
         return MissingDataError(f"{dataset} does not exist: give a data set's name, a graph .npz or a saved folder")
     return unknown("data set", dataset, datasets.names())
-
-
-def _plain(value: Any) -> Any:
-    return value.name if isinstance(value, Path) else value
 
 
 def _content_hash(graph: Graph) -> str:

@@ -63,7 +63,8 @@ def predictors(federation: Federation) -> dict[str, Json | None]:
 
     None for a client without labels, without homophily, or with nobody else.
     """
-    sums = [_class_sums(client.graph) for client in federation.clients]
+    # [C, F] for each client: sums over the labelled nodes of each class, of features that are scaled to length 1
+    sums = [_dense(_members(client.graph) @ _unit(client.graph)) for client in federation.clients]
     statistics = describe(federation)
     found: dict[str, Json | None] = {}
     for k, client in enumerate(statistics.clients):
@@ -93,11 +94,6 @@ def predictors(federation: Federation) -> dict[str, Json | None]:
             "more right by class means elsewhere": taught - alone,
         }
     return found
-
-
-def _class_sums(graph: Graph) -> NDArray[np.float64]:
-    """[C, F]: sums over the labelled nodes of each class, of features that are scaled to length 1."""
-    return _dense(_members(graph) @ _unit(graph))
 
 
 def _means_tell(graph: Graph, elsewhere: NDArray[np.float64], counts: NDArray[np.int64]) -> tuple[float, float]:

@@ -60,12 +60,9 @@ class GraphBatch:
         """Stacks ``clients``, whose indices in the federation are ``client_ids``: all dense, or all sparse."""
         graphs = [client.graph for client in clients]
         ptr = np.cumsum([0, *(graph.num_nodes for graph in graphs)])
-        masks = {
-            part: np.concatenate([getattr(client.split, part) for client in clients])
-            for part in ("train", "val", "test")
-        }
-        train, val, test = (torch.from_numpy(np.flatnonzero(masks[part])) for part in ("train", "val", "test"))
-        train_masks = [client.split.train for client in clients]
+        parts = ("train", "val", "test")
+        masks = (np.concatenate([getattr(client.split, part) for client in clients]) for part in parts)
+        train, val, test = (torch.from_numpy(np.flatnonzero(mask)) for mask in masks)
         used = [_used_columns(graph) for graph in graphs if graph.is_sparse]
         return cls(
             client_ids=tuple(client_ids),
@@ -75,7 +72,7 @@ class GraphBatch:
             rows=stack_rows([graph.features for graph in graphs], used, dtype),
             labels=torch.from_numpy(np.concatenate([graph.labels for graph in graphs])),
             edges=np.concatenate([graph.edges + start for graph, start in zip(graphs, ptr, strict=False)], axis=1),
-            train_rows=stack_rows([g.features[m] for g, m in zip(graphs, train_masks, strict=True)], used, dtype),
+            train_rows=stack_rows([c.graph.features[c.split.train] for c in clients], used, dtype),
             train=train,
             val=val,
             test=test,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,9 @@ from fedspray.errors import InputError, expect, unknown
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+T = TypeVar("T")
+
 FORMAT = 1
-_SAVED = "a saved federation or client"
 """Version of the folder layout; raised when old readers would misread it."""
 
 
@@ -267,8 +268,7 @@ class Federation:
         """
         graph = as_graph(graph, "graph")
         expect((Mapping, Sequence, np.ndarray), "the node indices of each client", parts=parts)
-        given = parts if isinstance(parts, Mapping) else dict(zip(_default_names(len(parts)), parts, strict=True))
-        named = {key: as_integers(f"the nodes of client {key}", nodes) for key, nodes in given.items()}
+        named = {key: as_integers(f"the nodes of client {key}", nodes) for key, nodes in name_clients(parts).items()}
         owner = np.full(graph.num_nodes, -1, dtype=np.int64)
         for index, (client_name, nodes) in enumerate(named.items()):
             _check_part(client_name, nodes, owner)
@@ -292,11 +292,7 @@ class Federation:
     ) -> Federation:
         """Makes a federation from separate graphs, also as PyTorch Geometric ``Data``, one client each."""
         expect(Iterable, "a graph for each client", graphs=graphs)
-        if isinstance(graphs, Mapping):
-            given = dict(graphs)
-        else:
-            listed = list(graphs)
-            given = dict(zip(_default_names(len(listed)), listed, strict=True))
+        given = name_clients(graphs)
         named = {client: as_graph(graph, f"the graph of client {client}") for client, graph in given.items()}
         rule, node_ids = SplitRule(split), [np.arange(graph.num_nodes) for graph in named.values()]
         clients = _make_clients(named, node_ids, [0] * len(named), rule, seed)
@@ -321,8 +317,7 @@ class Federation:
 
     def without_test(self) -> Federation:
         """The same clients and splits without test nodes, for choosing settings on validation data."""
-        nobody = (np.zeros(client.graph.num_nodes, dtype=np.bool_) for client in self.clients)
-        clients = (replace(c, split=replace(c.split, test=mask)) for c, mask in zip(self.clients, nobody, strict=True))
+        clients = (replace(c, split=replace(c.split, test=np.zeros_like(c.split.test))) for c in self.clients)
         return replace(self, clients=tuple(clients))
 
     def with_split(self, seed: int, split: str | None = None, split_scope: str | None = None) -> Federation:
@@ -377,6 +372,15 @@ class Federation:
         return cls(manifest["name"], clients, manifest["settings"])
 
 
+def name_clients(given: Mapping[str, T] | Iterable[T]) -> Mapping[str, T]:
+    """What each client has, by its name; those without a name are ``client_00`` …"""
+    if isinstance(given, Mapping):
+        return given
+    listed = list(given)
+    width = max(2, len(str(len(listed) - 1)))
+    return {f"client_{index:0{width}d}": each for index, each in enumerate(listed)}
+
+
 def _make_clients(
     graphs: Mapping[str, Graph],
     node_ids: Sequence[NDArray[np.int64]],
@@ -389,11 +393,6 @@ def _make_clients(
     return tuple(
         Client(name, graph, split, np.asarray(ids, dtype=np.int64), n) for (name, graph), split, ids, n in rows
     )
-
-
-def _default_names(count: int) -> list[str]:
-    width = max(2, len(str(count - 1)))
-    return [f"client_{index:0{width}d}" for index in range(count)]
 
 
 def _check_names_agree(what: str, clients: Sequence[Client]) -> None:
@@ -425,7 +424,7 @@ def _check_part(name: str, nodes: NDArray[np.int64], owner: NDArray[np.int64]) -
 
 
 def _read_card(file: Path, kind: type) -> dict[str, Any]:
-    card = files.read_json(file, _SAVED)
+    card = files.read_json(file, "a saved federation or client")
     if card.get("format") != FORMAT:
         raise InputError(f"{file.parent} has format {card.get('format')!r}, but this version reads format {FORMAT}")
     return stored.check(card, kind, file)

@@ -73,9 +73,9 @@ class Graph:
     """How tables become these features and classes (`fedspray.tables`), as TOML; None if they came otherwise."""
 
     def __post_init__(self) -> None:
-        num_nodes = self.features.shape[0] if self.features.ndim == 2 else -1
-        if num_nodes < 0:
+        if self.features.ndim != 2:
             raise InputError(f"features have {self.features.ndim} dimensions, but must be a matrix [N, F]")
+        num_nodes = self.num_nodes
         if num_nodes == 0:
             raise InputError("the graph has no nodes, but at least one is needed")
         _check_finite(self.features)
@@ -237,17 +237,8 @@ class Graph:
 
     def equals(self, other: Graph) -> bool:
         """Whether both hold the same features, edges, labels and names."""
-        return (
-            self.is_sparse == other.is_sparse
-            and self.features.shape == other.features.shape
-            and _same_matrix(self.features, other.features)
-            and np.array_equal(self.edges, other.edges)
-            and np.array_equal(self.labels, other.labels)
-            and _same_weights(self.edge_weights, other.edge_weights)
-            and self.num_classes == other.num_classes
-            and (self.node_names, self.class_names, self.feature_names)
-            == (other.node_names, other.class_names, other.feature_names)
-        )
+        mine, theirs = self._arrays(), other._arrays()
+        return mine.keys() == theirs.keys() and all(np.array_equal(mine[key], theirs[key]) for key in mine)
 
     # ---- other formats --------------------------------------------------------------------------
 
@@ -260,11 +251,13 @@ class Graph:
         """
         if not is_pyg(data):
             raise InputError(f"data is {described(data)}, but must be a PyTorch Geometric Data")
+        import torch
+
         if getattr(data, "x", None) is None or data.edge_index is None:
             raise InputError("the PyG Data has no x or no edge_index, but both are needed")
         labels = None if data.y is None else data.y.detach().cpu().reshape(-1).numpy()
         x = data.x.detach().cpu().float()
-        features = x.numpy() if x.layout is _strided() else _sparse_matrix(x)
+        features = x.numpy() if x.layout is torch.strided else _sparse_matrix(x)
         weights = data.edge_weight.detach().cpu().numpy() if data.get("edge_weight") is not None else None
         edges = data.edge_index.cpu().numpy()
         return cls.from_arrays(features, edges, labels, num_classes=num_classes, edge_weights=weights)
@@ -367,6 +360,12 @@ class Graph:
 
     def to_npz(self, path: str | Path) -> None:
         """Writes the graph as one npz of plain arrays, never pickles; equal graphs give equal bytes."""
+        arrays = self._arrays()
+        if self.schema is not None:
+            arrays["schema"] = np.array(self.schema)
+        np.savez(path, **arrays)
+
+    def _arrays(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {
             "edge_index": self.edges,
             "labels": self.labels,
@@ -377,9 +376,8 @@ class Graph:
             arrays["features_shape"] = np.array(self.features.shape, dtype=np.int64)
         else:
             arrays["features"] = self.features
-        kept = (*_NAME_FIELDS, "edge_weights", "schema")
-        arrays |= {key: np.array(getattr(self, key)) for key in kept if getattr(self, key) is not None}
-        np.savez(path, **arrays)
+        kept = (*_NAME_FIELDS, "edge_weights")
+        return arrays | {key: np.array(getattr(self, key)) for key in kept if getattr(self, key) is not None}
 
 
 def as_graph(given: object, name: str, allowed: str = "a Graph or a PyTorch Geometric Data") -> Graph:
@@ -402,12 +400,6 @@ def read_csr(arrays: Mapping[str, Any], prefix: str) -> sp.csr_array:
     """A sparse matrix from the arrays ``PREFIX_data``, ``PREFIX_indices``, ``PREFIX_indptr`` and ``PREFIX_shape``."""
     parts = tuple(arrays[f"{prefix}_{part}"] for part in ("data", "indices", "indptr"))
     return sp.csr_array(parts, shape=tuple(arrays[f"{prefix}_shape"]), dtype=np.float32)
-
-
-def _strided() -> Any:
-    import torch
-
-    return torch.strided
 
 
 def _sparse_matrix(tensor: Any) -> sp.coo_array:
@@ -445,9 +437,8 @@ def _check_finite(features: Any) -> None:
     values = features.data if sp.issparse(features) else features
     if np.isfinite(values).all():
         return
-    rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr)) if sp.issparse(features) else None
     where = np.argwhere(~np.isfinite(values))[0]
-    row = int(where[0]) if rows is None else int(rows[where[0]])
+    row = np.searchsorted(features.indptr, where[0], side="right") - 1 if sp.issparse(features) else where[0]
     raise InputError(f"features of node {row} contain {values[tuple(where)]}, but must be finite numbers")
 
 
@@ -467,15 +458,13 @@ def _check_labels(labels: NDArray[np.int64], num_nodes: int, num_classes: int) -
         )
 
 
-def _same_weights(a: NDArray[np.float64] | None, b: NDArray[np.float64] | None) -> bool:
-    return a is b or (a is not None and b is not None and np.array_equal(a, b))
-
-
 def _check_names(what: str, names: tuple[str, ...] | None, expected: int) -> None:
-    if names is not None and len(names) != expected:
+    if names is None:
+        return
+    if len(names) != expected:
         raise InputError(f"there are {len(names)} {what} names, but there must be {expected}")
-    twice = None if what == "feature" or names is None else repeated(names)
-    if twice is None or names is None:
+    twice = None if what == "feature" else repeated(names)
+    if twice is None:
         return
     if what == "class":
         raise InputError(f"two classes are called {twice!r}, but class names must differ")
@@ -493,9 +482,3 @@ def differing_place(first: Sequence[str], second: Sequence[str]) -> int | None:
     """Where two lists of names differ for the first time; None if they do not."""
     pairs = enumerate(zip_longest(first, second))
     return next((place for place, (a, b) in pairs if a != b), None)
-
-
-def _same_matrix(a: Any, b: Any) -> bool:
-    if sp.issparse(a):
-        return all(np.array_equal(getattr(a, part), getattr(b, part)) for part in ("data", "indices", "indptr"))
-    return np.array_equal(a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,7 @@ def _check_headers(file: Path, stream: Any) -> None:
                 version = npy.read_magic(part)
                 read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
                 shape, _, dtype = read(part)
-            size = dtype.itemsize
-            for length in shape:
-                size *= int(length)
+            size = math.prod((dtype.itemsize, *shape))
             if size > member.file_size:
                 name = member.filename.removesuffix(".npy")
                 raise InputError(f"{file} is damaged: {name} of shape {shape} needs {size:,} bytes, but has fewer")

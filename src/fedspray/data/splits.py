@@ -110,9 +110,4 @@ def draw_split(graph: Graph, seed: int, client_name: str, rule: SplitRule = USUA
     if rule.split_scope != "client":
         raise InputError(f"split-scope is {rule.split_scope!r}, but a client alone can only draw its own split")
     order = generator(seed, "split", client_name).permutation(np.flatnonzero(graph.labelled))
-    masks = []
-    for chosen in rule.cut(order):
-        mask = np.zeros(graph.num_nodes, dtype=np.bool_)
-        mask[chosen] = True
-        masks.append(mask)
-    return Split(*masks)
+    return Split(*(np.isin(np.arange(graph.num_nodes), part) for part in rule.cut(order)))

@@ -168,10 +168,9 @@ def describe(federation: Federation) -> FederationStatistics:
 
 def node_homophily(graph: Graph) -> NDArray[np.float64]:
     """[N]: the share of each node's labelled neighbours with its own label; NaN where there is none."""
-    u, v = graph.edges[:, graph.labelled[graph.edges].all(axis=0)]
-    agree = graph.labels[u] == graph.labels[v]
-    neighbours = _count(u, v, graph.num_nodes)
-    alike = _count(u[agree], v[agree], graph.num_nodes)
+    pairs = graph.edges[:, graph.labelled[graph.edges].all(axis=0)]
+    agree = graph.labels[pairs[0]] == graph.labels[pairs[1]]
+    neighbours, alike = (np.bincount(ends.ravel(), minlength=graph.num_nodes) for ends in (pairs, pairs[:, agree]))
     homophily = np.full(graph.num_nodes, np.nan)
     np.divide(alike, neighbours, out=homophily, where=neighbours > 0)
     return homophily
@@ -215,10 +214,6 @@ def _describe_client(client: Client, overall: NDArray[np.int64]) -> ClientStatis
         label_divergence=label_divergence(counts, overall),
         edges_lost=client.edges_lost,
     )
-
-
-def _count(u: NDArray[np.int64], v: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    return np.bincount(u, minlength=num_nodes) + np.bincount(v, minlength=num_nodes)
 
 
 def _average(values: NDArray[np.float64]) -> float | None:

@@ -182,9 +182,9 @@ def _class_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
     if len(empty):
         yield Trap("phantom class", f"no node of {_classes(empty, names)}: nothing to learn or test")
     yield from _label_traps(counts, names)
-    trained = np.sum([np.bincount(c.graph.labels[c.split.train], minlength=len(counts)) for c in clients], axis=0)
-    lacking = np.flatnonzero((counts > 0) & (trained == 0)) if trained.any() else np.array([], np.int64)
-    if len(lacking):
+    trained = np.sum([client.train_class_counts for client in clients], axis=0)
+    lacking = np.flatnonzero((counts > 0) & (trained == 0))
+    if trained.any() and len(lacking):
         yield Trap("untrained class", f"no training node of {_classes(lacking, names)}: never learned")
 
 
@@ -204,13 +204,12 @@ def _label_traps(counts: NDArray[np.int64], names: Sequence[str] | None) -> Iter
 
 def _split_traps(clients: tuple[Client, ...]) -> Iterator[Trap]:
     labelled = [client for client in clients if client.graph.labelled.any()]
-    for part, why in (
-        ("train", "they learn nothing"),
-        ("val", "they can't help choose a round"),
-        ("test", "they have no results"),
+    for part, title, why in (
+        ("train", "training", "they learn nothing"),
+        ("val", "validation", "they can't help choose a round"),
+        ("test", "test", "they have no results"),
     ):
         without = [client.name for client in labelled if not getattr(client.split, part).any()]
-        title = {"train": "training", "val": "validation", "test": "test"}[part]
         if labelled and len(without) == len(labelled):
             yield Trap("empty split", f"no client has a {title} node: {why}")
         elif without:

@@ -42,9 +42,9 @@ def name_parts(parts: Iterable[NDArray[np.int64]]) -> dict[str, NDArray[np.int64
     """Names the parts ``client_00`` …, with their nodes in ascending order."""
     import numpy as np
 
-    sorted_parts = [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
-    width = max(2, len(str(len(sorted_parts) - 1)))
-    return {f"client_{index:0{width}d}": part for index, part in enumerate(sorted_parts)}
+    from fedspray.data.federation import name_clients
+
+    return dict(name_clients(np.sort(np.asarray(part, dtype=np.int64)) for part in parts))
 
 
 def largest_first(membership: NDArray[np.int64]) -> list[NDArray[np.int64]]:
