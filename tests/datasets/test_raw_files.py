@@ -59,7 +59,7 @@ def test_files_need_no_folder_raw(folders: DataFolders, tmp_path: Path) -> None:
 
 def test_environment_names_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDSPRAY_DATA", str(tmp_path))
-    assert DataFolders.from_environment().by_hand("PubMed") == tmp_path / "PubMed" / "raw"
+    assert DataFolders.from_environment().candidates("PubMed")[0] == tmp_path / "PubMed" / "raw"
     monkeypatch.delenv("FEDSPRAY_DATA")
     assert DataFolders.from_environment().data is None
     assert DataFolders.from_environment().cache.name == "fedspray"

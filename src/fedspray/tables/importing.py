@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,19 +13,18 @@ from fedspray.data.edges import Cleaning
 from fedspray.data.federation import Client, Federation
 from fedspray.data.graph import Graph
 from fedspray.data.splits import Split
-from fedspray.data.traps import Trap
+from fedspray.data.traps import Trap, gives_away, looks_like_time
 from fedspray.display import count, line
 from fedspray.errors import PATH, InputError, expect
-from fedspray.tables.columns import encode
+from fedspray.tables.columns import encode, structural_features
 from fedspray.tables.database import MEMORY, Database, OnProgress, quoted
+from fedspray.tables.feature import Feature
 from fedspray.tables.links import Links, join_edges, open_edges
-from fedspray.tables.parts import fixed_split
+from fedspray.tables.numbers import fetch_numbers
 from fedspray.tables.problems import Problems
-from fedspray.tables.rows import Rows, fetch, number_ends, number_nodes, read_clients, read_labels
+from fedspray.tables.rows import Rows, fetch, fixed_split, number_ends, number_nodes, read_clients, read_labels
 from fedspray.tables.schema import STRUCTURE, Edges, Schema, SplitChoice
 from fedspray.tables.sources import Source, find_files, load_sources, with_column
-from fedspray.tables.structure import structural_features
-from fedspray.tables.suspects import column_traps
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +228,22 @@ def _assemble(
     owner, clients = owned or (None, ())
     if owner is not None and (owner < 0).any():
         notes.append(f"{count(int((owner < 0).sum()), 'node')} without a client left out, with their edges")
-    traps = list(column_traps(database, rows.features, labels))
+    traps = list(_column_traps(database, rows.features, labels))
     ids = tuple(fetch(database, "_id", object))
     files = fetch(database, "_file") if rows.has_files else None
     return Imported(graph, ids, owner, clients, split, schema, problems, notes, traps, files)
+
+
+def _column_traps(database: Database, features: Sequence[Feature], labels: NDArray[np.int64] | None) -> Iterator[Trap]:
+    """Numbers that are moments in time, and categories that the label follows from."""
+    scaled = [feature for feature in features if feature.kind == "numeric" and feature.scale != "none"]
+    for feature, values in zip(scaled, fetch_numbers(database, scaled), strict=True):
+        if looks_like_time(values):
+            yield Trap(
+                "time", f'column {feature.columns[0]!r} looks like time stamps, but is numeric: use kind = "date"'
+            )
+    for feature in features:
+        if feature.kind == "category" and labels is not None:
+            codes = fetch(database, f"dense_rank() OVER (ORDER BY {quoted(feature.columns[0])})")
+            if 10 * len(np.unique(codes)) <= len(codes) and gives_away(codes, labels):
+                yield Trap("leak", f"column {feature.columns[0]!r} gives the label away: is it known in time?")

@@ -83,9 +83,7 @@ def join_edges(database: Database, schema: Schema, source: Source, rows: Rows, p
         raise problems.refuse(TOO_MANY)
     later = 0
     if ends.until:
-        late = f"moment > CAST({literal(ends.until)} AS TIMESTAMP)"
-        later = database.number(f"SELECT count(*) FROM links WHERE {late}")
-        database.run(f"DELETE FROM links WHERE {late}")
+        later = database.number(f"DELETE FROM links WHERE moment > CAST({literal(ends.until)} AS TIMESTAMP)")
     edges, cleaning = tidy_edges(*_fetch_keys(database, rows.num_nodes), rows.num_nodes, ends.direction == "mutual")
     return Links(edges, cleaning, _weights(database, schema, edges, rows.num_nodes), later)
 

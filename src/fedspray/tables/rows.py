@@ -1,4 +1,4 @@
-"""The rows of nodes: checked, numbered, with their labels, clients and features."""
+"""The rows of nodes: checked, numbered, with their labels, clients, features and splits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspray.data.graph import UNLABELLED
+from fedspray.data.splits import Split, SplitRule
 from fedspray.errors import InputError
+from fedspray.seeds import generator
 from fedspray.tables.columns import bad_cells, expand
 from fedspray.tables.database import Database, literal, quoted
 from fedspray.tables.feature import Feature, natural
@@ -178,3 +180,33 @@ def read_clients(database: Database, schema: Schema, rows: Rows) -> tuple[NDArra
         raise InputError(f"column {schema.nodes.client!r} names no client, but at least one is needed")
     place = f"coalesce(list_position([{', '.join(map(literal, names))}], {column}), 0) - 1"
     return fetch(database, place), tuple(names)
+
+
+def fixed_split(
+    database: Database, schema: Schema, labels: NDArray[np.int64] | None, owner: NDArray[np.int64] | None
+) -> Split | None:
+    """The split of all nodes; None where every seed draws its own."""
+    choice = schema.split
+    if choice.kind == "random":
+        return None
+    if labels is None:
+        raise InputError(f"[split] kind is {choice.kind!r}, but [nodes] has no label: only labelled nodes are split")
+    if choice.kind == "column":
+        column = quoted(str(choice.column))
+        parts = (choice.train, choice.val, choice.test)
+        given = (fetch(database, f"coalesce({column} = {literal(part)}, false)", np.bool_) for part in parts)
+        return Split(*(mask & (labels >= 0) for mask in given))
+    groups = labels if owner is None else labels * (int(owner.max()) + 1) + owner
+    if choice.kind == "time":
+        groups = np.zeros_like(labels) if owner is None else owner
+        when = fetch(database, f"coalesce(epoch({moment(str(choice.column))}), 0)", np.float64)
+    masks = np.zeros((3, len(labels)), np.bool_)
+    for group in np.unique(groups[labels >= 0]):
+        members = np.flatnonzero((groups == group) & (labels >= 0))
+        if choice.kind == "time":
+            order = members[np.argsort(when[members], kind="stable")]
+        else:
+            order = generator(choice.seed, "stratified split", int(group)).permutation(members)
+        for mask, chosen in zip(masks, SplitRule(choice.parts).cut(order), strict=True):
+            mask[chosen] = True
+    return Split(*masks)

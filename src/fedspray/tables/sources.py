@@ -21,7 +21,6 @@ _SAFE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 class Source:
     """The files of one kind of table, loaded."""
 
-    what: str
     files: list[Loaded]
 
     @property
@@ -63,9 +62,9 @@ def load_sources(
     sources = {}
     for what, (how, _) in parts.items():
         if how.query is None:
-            sources[what] = Source(what, [file for named in tables[what].values() for file in named.values()])
+            sources[what] = Source([file for named in tables[what].values() for file in named.values()])
         else:
-            sources[what] = Source(what, _ask(database, how.query, what, tables))
+            sources[what] = Source(_ask(database, how.query, what, tables))
     if sources["nodes"].files and sources["edges"].files:
         first, second = ({f.client for f in source.files} for source in sources.values())
         lonely = sorted(map(str, first ^ second))
@@ -79,8 +78,7 @@ def with_column(database: Database, source: Source, name: str) -> Source:
     for file in source.files:
         if name not in file.columns:
             database.run(f"ALTER TABLE {quoted(file.table)} ADD COLUMN {quoted(name)} VARCHAR")
-    files = [replace(file, columns=tuple(dict.fromkeys((*file.columns, name)))) for file in source.files]
-    return Source(source.what, files)
+    return Source([replace(file, columns=tuple(dict.fromkeys((*file.columns, name)))) for file in source.files])
 
 
 _Tables = dict[str | None, dict[str, Loaded]]
