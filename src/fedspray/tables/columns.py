@@ -72,25 +72,21 @@ def bad_cells(feature: Feature) -> Iterator[tuple[str, str]]:
     title = f"column {feature.columns[0]!r}"
     if feature.missing == REFUSE:
         yield f"{column} IS NULL", f"{title} is empty, but the schema refuses missing values there"
+    odd = said = ""
     if feature.kind == "numeric":
         value = f"TRY_CAST({column} AS DOUBLE)"
         odd = f"{value} IS NULL OR NOT isfinite({value}) OR abs({value}) > {FLOAT32_MAX!r}"
-        yield f"{column} IS NOT NULL AND ({odd})", f"{title} holds {{value}}, but values must be finite numbers"
+        said = "but values must be finite numbers"
     elif feature.kind == "date":
-        form = DATES.get(feature.time_format, f"have the format {feature.time_format}")
-        when = moment(feature.columns[0], feature.time_format)
-        yield f"{column} IS NOT NULL AND {when} IS NULL", f"{title} holds {{value}}, but dates must {form}"
+        odd = f"{moment(feature.columns[0], feature.time_format)} IS NULL"
+        said = f"but dates must {DATES.get(feature.time_format, f'have the format {feature.time_format}')}"
     elif feature.kind == "category" and not feature.other and feature.vocabulary is not None:
-        known = f"[{', '.join(map(literal, feature.vocabulary))}]"
-        yield (
-            f"{column} IS NOT NULL AND NOT list_contains({known}::VARCHAR[], {column})",
-            f"{title} holds {{value}}, which is not in the vocabulary",
-        )
+        odd = f"NOT list_contains([{', '.join(map(literal, feature.vocabulary))}]::VARCHAR[], {column})"
+        said = "which is not in the vocabulary"
     elif feature.kind == "set":
-        yield (
-            f"{column} IS NOT NULL AND {listed(feature)} IS NULL",
-            f"{title} holds {{value}}, but values must be lists",
-        )
+        odd, said = f"{listed(feature)} IS NULL", "but values must be lists"
+    if odd:
+        yield f"{column} IS NOT NULL AND ({odd})", f"{title} holds {{value}}, {said}"
 
 
 def encode(

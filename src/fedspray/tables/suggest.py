@@ -58,11 +58,8 @@ def suggest(database: Database, nodes: Source, edges: Source, paths: tuple[Seque
     profiles = [_profile(database, nodes, name) for name in nodes.columns]
     identity = _pick_id(database, profiles, edges, made)
     label = _named(profiles, LABEL_NAMES, lambda p: 2 <= p.distinct <= MOST_CLASSES and p is not identity)
-    client = (
-        None
-        if nodes.per_client
-        else _named(profiles, CLIENT_NAMES, lambda p: 2 <= p.distinct <= 1_000 and not p.missing and p is not identity)
-    )
+    owners = [] if nodes.per_client else [p for p in profiles if p is not identity and not p.missing]
+    client = _named(owners, CLIENT_NAMES, lambda p: 2 <= p.distinct <= 1_000)
     rest = [p for p in profiles if p not in (identity, label, client)]
     markers = tuple(dict.fromkeys(mark for p in profiles for mark in p.markers))
     features = []
@@ -73,17 +70,13 @@ def suggest(database: Database, nodes: Source, edges: Source, paths: tuple[Seque
     if label is not None:
         values = database.rows(f"SELECT DISTINCT {quoted(label.name)} FROM ({nodes.union([label.name])}) ORDER BY 1")
         classes = tuple(sorted((v for (v,) in values if v is not None), key=natural))
-    notes["nodes"] = "\n".join(
-        [
-            "id names each node; label is the class; classes are numbered in this order, the same for all clients.",
-            *([] if label else ['No column looked like a class: set label = "…" to train.']),
-            *(
-                []
-                if client or nodes.per_client
-                else ['Several owners? Set client = "column", or write {client} in files.']
-            ),
-        ]
+    notes["nodes"] = (
+        "id names each node; label is the class; classes are numbered in this order, the same for all clients."
     )
+    if label is None:
+        notes["nodes"] += '\nNo column looked like a class: set label = "…" to train.'
+    if client is None and not nodes.per_client:
+        notes["nodes"] += '\nSeveral owners? Set client = "column", or write {client} in files.'
     table = Nodes(
         files=tuple(paths[0]),
         missing=("", *markers),
