@@ -42,7 +42,8 @@ def test_any_change_of_a_byte_is_found(tmp_path: Path, data: st.DataObject) -> N
     with pytest.raises(InputError) as found:
         chain.verify(file, [last])
     line = good[:place].count(b"\n") + 1
-    assert f"line {line}," in str(found.value) or f"line {line + 1}," in str(found.value) or line == 4
+    may_look_cut_off = place >= good.rindex(b"\n", 0, -1)  # in the last line, or where it joins the one before
+    assert f"line {line}," in str(found.value) or f"line {line + 1}," in str(found.value) or may_look_cut_off
 
 
 def test_a_blank_is_a_byte_too(tmp_path: Path) -> None:
