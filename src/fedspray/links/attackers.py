@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from fedspray.backbones.base import setting
 from fedspray.errors import InputError
-from fedspray.links._noise import counted_from
-from fedspray.links.base import Link, Memory, Trip
-from fedspray.messages import Declared, key_of
+from fedspray.links.base import Link, Memory, Trip, counted_from
+from fedspray.messages import key_of
 from fedspray.nn.tree import Message
 
 
@@ -27,9 +26,6 @@ class Attackers(Link):
         super().__post_init__()
         if not all(part.isdigit() for part in self.clients.split(",")):
             raise InputError(f"attackers: clients is {self.clients!r}, but must be ids joined by commas, like 0,3")
-
-    def check(self, declared: Declared) -> None:
-        """Nothing is refused."""
 
     def to_server(self, message: Message, memory: Memory, trip: Trip) -> tuple[Message, Memory]:
         """What a bad client sends; counts stay as they are."""

@@ -121,3 +121,8 @@ class Link:
     def at_client(self, message: Message, trip: Trip) -> Message:
         """The client's half on the way down. The server calls it too, to know what the client has."""
         return message
+
+
+def counted_from(value: Tensor, received: Tensor | None) -> Tensor:
+    """Where a change is counted from: what came down under the same name, or 0."""
+    return received if received is not None and received.shape == value.shape else torch.zeros_like(value)

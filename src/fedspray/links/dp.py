@@ -32,8 +32,7 @@ from fedspray.backbones.base import setting
 from fedspray.errors import InputError
 from fedspray.experiment import RoundSettings
 from fedspray.files import Json
-from fedspray.links._noise import counted_from
-from fedspray.links.base import Link, Memory, Trip
+from fedspray.links.base import Link, Memory, Trip, counted_from
 from fedspray.messages import SHARES, Declared, fates, key_of, pattern_of
 from fedspray.nn.tree import Message
 from fedspray.seeds import torch_generator

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fedspray.backbones.base import setting
 from fedspray.errors import InputError
-from fedspray.links._noise import counted_from
-from fedspray.links.base import Link, Memory, Trip
+from fedspray.links.base import Link, Memory, Trip, counted_from
 from fedspray.messages import SHARES, Declared, Key, fates, key_of
 from fedspray.nn.tree import Message
 from fedspray.seeds import torch_generator

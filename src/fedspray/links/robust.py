@@ -26,8 +26,7 @@ from torch import Tensor
 
 from fedspray.backbones.base import setting
 from fedspray.errors import InputError
-from fedspray.links._noise import counted_from
-from fedspray.links.base import Link
+from fedspray.links.base import Link, counted_from
 from fedspray.messages import Declared, Key, combine, fates, key_of
 from fedspray.nn.tree import Message
 
