@@ -65,6 +65,7 @@ def bench(
 ) -> None:
     """Measure what a round costs: CPU and wall time, memory, and how that compares with the bare matrix products."""
     from benchmarks.cases import choose_cases
+    from benchmarks.report import benchmark_sheets
     from fedspray.report.files import check_target
 
     cases = choose_cases(
@@ -81,7 +82,9 @@ def bench(
         check_target(out / f"{NAME}.json", (".json",), "--out")
     output, rounds = Output(as_json), repetitions or (3 if quick else 7)
     content = _measured(output, cases, rounds, threads, reference)
-    _show(output, content)
+    if not output.as_json:
+        for sheet in benchmark_sheets(content):
+            output.show(sheet.to_rich())
     if out is not None:
         output.note(f"wrote {_write(out, content)} to {out}")
     output.result(content)
@@ -109,23 +112,16 @@ def _measured(output: Output, cases: Sequence[Case], rounds: int, threads: int, 
 
 def _write(out: Path, content: Json) -> str:
     """Writes what `--out` asks for, and says which files."""
-    from benchmarks.report import benchmark_markdown, benchmark_png
+    from benchmarks.report import benchmark_figure, benchmark_markdown
+    from fedspray.report.figures import to_png
     from fedspray.report.files import write_file
 
     write_file(out / f"{NAME}.json", to_json(content))
     write_file(out / f"{NAME}.md", benchmark_markdown(content))
     if not content["scaling"]:
         return f"{NAME}.json and .md"
-    write_file(out / f"{NAME}.png", benchmark_png(content))
+    write_file(out / f"{NAME}.png", to_png(benchmark_figure(content)))
     return f"{NAME}.json, .md and .png"
-
-
-def _show(output: Output, content: Mapping[str, Any]) -> None:
-    from benchmarks.report import benchmark_sheets
-
-    if not output.as_json:
-        for sheet in benchmark_sheets(content):
-            output.show(sheet.to_rich())
 
 
 def _in_short(line: Mapping[str, Any]) -> str:

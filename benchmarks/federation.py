@@ -94,6 +94,7 @@ def measure(sites: int, rounds: int, nodes: int, folder: Path) -> Json:
     watcher.done.set()
     watcher.join()
     exchanges, engine = read_exchanges(run, 0), result["engine"]
+    began = datetime.fromisoformat(files.read_json(run / "settings.json")["started"]).timestamp()
     answers = [answer for exchange in exchanges for answer in exchange["sites"].values()]
     return {
         "sites": sites,
@@ -104,7 +105,7 @@ def measure(sites: int, rounds: int, nodes: int, folder: Path) -> Json:
         "jobs": engine["jobs"],
         "overhead_per_round": engine["overhead_per_round"],
         "seconds_per_round": (exchanges[-1]["time"] - exchanges[0]["time"]) / (len(exchanges) - 1),
-        "seconds_to_first_round": exchanges[0]["time"] - _began(run),
+        "seconds_to_first_round": exchanges[0]["time"] - began,
         "seconds": engine["seconds"],
         "site_cpu_per_round": sum(answer.get("cpu_seconds", 0.0) for answer in answers) / len(answers),
         "server_cpu_per_round": watcher.server_per_round(rounds),
@@ -115,10 +116,6 @@ def measure(sites: int, rounds: int, nodes: int, folder: Path) -> Json:
         "all_megabytes": watcher.all_together / MEGABYTE,
         "load_before": load,
     }
-
-
-def _began(run: Path) -> float:
-    return datetime.fromisoformat(files.read_json(run / "settings.json")["started"]).timestamp()
 
 
 def main() -> None:

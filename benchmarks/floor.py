@@ -62,7 +62,7 @@ def _network(backbone: Backbone, batch: GraphBatch) -> Network:
             shapes.append(product.shape)
         adjacency = layer.adjacency(batch)
         if adjacency is not None:
-            hop = _Hop(adjacency, fan_out)
+            hop = _Product(adjacency, torch.rand(adjacency.matrix.shape[0], fan_out))
             forward.append(hop.forward)
             backward.insert(0, hop.backward)
     return forward, backward, shapes
@@ -101,8 +101,7 @@ class _Features:
     def __init__(self, rows: NodeRows, width: int) -> None:
         if isinstance(rows.features, SparseMatrix):
             self.shape: tuple[int, ...] = (rows.features.matrix.shape[1], width)
-            weight = torch.rand(self.shape)
-            product = _Product(rows.features, weight, width)
+            product = _Product(rows.features, torch.rand(self.shape))
             self.forward, self.weight_grad = product.forward, product.backward
         else:
             dense = _Grouped(rows, len(rows.sizes), rows.features.shape[1], width, rows.features)
@@ -111,9 +110,11 @@ class _Features:
 
 
 class _Product:
-    def __init__(self, sparse: SparseMatrix, inputs: Tensor, width: int) -> None:
+    """S H with a constant sparse S, and the gradient of H."""
+
+    def __init__(self, sparse: SparseMatrix, inputs: Tensor) -> None:
         self._sparse, self._inputs = sparse, inputs
-        self._result = torch.rand(sparse.matrix.shape[0], width)
+        self._result = torch.rand(sparse.matrix.shape[0], inputs.shape[1])
         self._grad = torch.empty(inputs.shape)
 
     def forward(self) -> None:
@@ -121,13 +122,6 @@ class _Product:
 
     def backward(self) -> None:
         torch.addmm(self._grad, self._sparse.transpose, self._result, beta=0, out=self._grad)
-
-
-class _Hop(_Product):
-    """A H, and the gradient of H."""
-
-    def __init__(self, adjacency: SparseMatrix, width: int) -> None:
-        super().__init__(adjacency, torch.rand(adjacency.matrix.shape[0], width), width)
 
 
 class _Grouped:

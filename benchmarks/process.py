@@ -9,8 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -54,8 +52,7 @@ class Player:
         self._connection, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=_serve, args=(theirs, kind, case, threads, reference), daemon=True)
-        with _environment({"OMP_NUM_THREADS": str(threads)}):
-            self._process.start()
+        self._process.start()
         theirs.close()
 
     def wait_until_ready(self) -> tuple[Sample, dict[str, int]]:
@@ -106,6 +103,7 @@ class _Stopwatch:
 
 def _serve(connection: Connection, kind: str, case: Case, threads: int, reference: Path | None) -> None:
     watch = _Stopwatch(connection)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # read by what is imported from here on
     try:
         import torch
 
@@ -133,18 +131,3 @@ def _serve(connection: Connection, kind: str, case: Case, threads: int, referenc
         connection.send(error)
     except Exception as error:
         connection.send(PlayerFailed(f"{type(error).__name__}: {error}"))
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables for a child that is started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedspray.report.figures import CLASS_COLOURS, tidy, to_png
+from fedspray.report.figures import CLASS_COLOURS, tidy
 from fedspray.report.sheets import Sheet
 
 if TYPE_CHECKING:
@@ -38,11 +38,6 @@ def benchmark_markdown(content: Json) -> str:
         f"yardstick {' and '.join(f'{value:.1f}' for value in content['yardstick_milliseconds'])} ms.\n"
     )
     return "\n".join([heading, *(sheet.to_markdown() for sheet in benchmark_sheets(content))])
-
-
-def benchmark_png(content: Json) -> bytes:
-    """Cost against size, as PNG."""
-    return to_png(benchmark_figure(content))
 
 
 def benchmark_figure(content: Json) -> Figure:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from math import log
+from statistics import linear_regression
 from typing import Any
 
 from fedspray.files import Json
@@ -26,10 +27,7 @@ def find_series(cases: Sequence[Mapping[str, Any]]) -> list[Json]:
 
 def exponent(points: Mapping[int, float]) -> float:
     """The least-squares slope of log(cost) over log(size)."""
-    x, y = [math.log(size) for size in points], [math.log(cost) for cost in points.values()]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return above / sum((a - mean_x) ** 2 for a in x)
+    return linear_regression([*map(log, points)], [*map(log, points.values())]).slope
 
 
 def _describe(key: tuple[Any, ...], points: Mapping[int, float]) -> Json:
