@@ -54,6 +54,7 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Reproduce the paper's tables and figures: published, ours, difference."""
+    from fedspray.datasets import names
     from fedspray.errors import unknown
     from fedspray.report.files import check_target
     from fedspray.studies.grid import Grid
@@ -62,10 +63,10 @@ def reproduce(
     from reproduction.trained import Order, experiments_folder
 
     output, datasets = Output(as_json), dataset or []
-    wrong = next((name for name in parts if name not in NAMES), None)
-    if wrong is not None:
-        raise unknown("part", wrong, NAMES)
-    _check_datasets(datasets)
+    for kind, given, known in (("part", parts, NAMES), ("data set", datasets, names())):
+        wrong = next((name for name in given if name not in known), None)
+        if wrong is not None:
+            raise unknown(kind, wrong, known)
     folder = out or Path("studies") / ("reproduce-quick" if quick else "reproduce")
     check_target(folder / "parts.md", [".md"], "--out")
     chosen = [name for name in PARTS if name in parts or ("all" in parts and name not in BEYOND)]
@@ -156,14 +157,3 @@ def _check_earlier(folder: Path, part: str, datasets: Sequence[str], access: Acc
                 f"{file} holds figures of the authors' clients of {dataset}, but their node lists are not in "
                 f"{access.partitions[0] / FOLDERS[dataset]}: name their folder with --partitions, or change --out"
             )
-
-
-def _check_datasets(names: Sequence[str]) -> None:
-    """Refuses a name that no data set has, before any work."""
-    from fedspray import datasets
-    from fedspray.errors import unknown
-
-    known = [*datasets.names(), *(name for name in ("citeseer", "cora") if name not in datasets.names())]
-    for name in names:
-        if name not in known:
-            raise unknown("data set", name, known)

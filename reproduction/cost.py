@@ -28,11 +28,15 @@ def cost(order: Order) -> PartResult:
         base = next((f for t, f in zip(rows, figures, strict=True) if t.labels["algorithm"] == "fedavg"), None)
         texts = []
         for trained, figure in zip(rows, figures, strict=True):
-            lines += _lines(trained, figure)
-            texts.append([trained.labels["algorithm"], _dim(trained), *_texts(figure, base, trained.status)])
+            lines += [
+                trained.line(name, ours=None if figure is None else figure[name], digits=1) for name in QUANTITIES
+            ]
+            dim = trained.labels["proxy_dim"]
+            named = [trained.labels["algorithm"], "" if dim is None else str(dim)]
+            texts.append([*named, *_texts(figure, base, trained.status)])
         findings += _findings(dataset, lines)
         columns = ["algorithm", "D"] + [text for name in QUANTITIES for text in (name, "× FedAvg")]
-        note = " ".join([f"{name}: {meaning}." for name, meaning in QUANTITIES.items()])
+        note = " ".join(f"{name}: {meaning}." for name, meaning in QUANTITIES.items())
         title = f"Cost of a round: {dataset}, {rows[0].row.backbone}"
         sheets.append(Sheet(title, columns, texts, num_labels=2, note=f"{note} {study.notes(order)}".strip()))
     return PartResult(
@@ -61,10 +65,6 @@ def _figures(trained: Trained) -> dict[str, float] | None:
     }
 
 
-def _lines(trained: Trained, figure: dict[str, float] | None) -> list[Line]:
-    return [trained.line(name, ours=None if figure is None else figure[name], digits=1) for name in QUANTITIES]
-
-
 def _texts(figure: dict[str, float] | None, base: dict[str, float] | None, status: str) -> Sequence[str]:
     if figure is None:
         return [status, *[""] * (2 * len(QUANTITIES) - 1)]
@@ -88,8 +88,3 @@ def _findings(dataset: str, lines: Sequence[Line]) -> list[str]:
         f"{own['CPU ms'] / base['CPU ms']:.2f} times its CPU time."
         for dim, own in known.items()
     ]
-
-
-def _dim(trained: Trained) -> str:
-    value = trained.labels["proxy_dim"]
-    return "" if value is None else str(value)

@@ -25,16 +25,19 @@ def figure2(order: Order) -> PartResult:
     if {"mlp", "gcn"} <= set(by_backbone):
         clients = {name: _minority_by_client(trained) for name, trained in by_backbone.items()}
         lines += [line for name, trained in by_backbone.items() for line in _client_lines(trained, clients[name])]
-        names = list(clients["mlp"])
-        rows = [[c, *(_mean_std(clients[b][c]) for b in ("mlp", "gcn")), _gap(clients, c)] for c in names]
+        apart = {c: fmean(own) - fmean(clients["gcn"][c]) for c, own in clients["mlp"].items()}
+        rows = [
+            [c, *(shown(fmean(clients[b][c]), _deviation(clients[b][c]), 2) for b in ("mlp", "gcn")), signed(gap, 2)]
+            for c, gap in apart.items()
+        ]
         title = "Figure 2: minority accuracy of each client in %"
         columns = ["client", "MLP", "GNN (gcn)", "MLP − GNN"]
         sheets.append(Sheet(title, columns, rows))
-        gaps = [round(fmean(clients["mlp"][c]) - fmean(clients["gcn"][c]), 2) for c in names]
+        gaps = [round(gap, 2) for gap in apart.values()]
         equal = f" and as good in {gaps.count(0)}" if 0 in gaps else ""
         if all(line.conclusive for line in study.lines):
             findings.append(
-                f"The MLP is better on minority nodes in {sum(gap > 0 for gap in gaps)} of {len(names)} clients"
+                f"The MLP is better on minority nodes in {sum(gap > 0 for gap in gaps)} of {len(gaps)} clients"
                 f"{equal}; in the paper's figure it is in all 7."
             )
         labels = {"mlp": "MLP", "gcn": "GNN (GCN)"}
@@ -42,9 +45,10 @@ def figure2(order: Order) -> PartResult:
             labels[b]: ([fmean(v) for v in clients[b].values()], [_deviation(v) or 0.0 for v in clients[b].values()])
             for b in ("mlp", "gcn")
         }
-        title = f"PubMed, FedAvg: minority nodes of each client, {_length(by_backbone['gcn'])}"
-        figure = pictures.bars_figure(title, names, bars)
-        drawn["figure2.png"] = to_png(figure)
+        row = by_backbone["gcn"].row
+        length = f"{row.settings['rounds']} rounds, {len(row.results)} seed{'s' if len(row.results) > 1 else ''}"
+        title = f"PubMed, FedAvg: minority nodes of each client, {length}"
+        drawn["figure2.png"] = to_png(pictures.bars_figure(title, list(apart), bars))
     return PartResult(
         name="figure2",
         title="Figure 2: MLP and GNN on minority nodes",
@@ -82,19 +86,6 @@ def _client_lines(trained: Trained, clients: Mapping[str, Sequence[float]]) -> l
     ]
 
 
-def _length(trained: Trained) -> str:
-    seeds = len(trained.row.results)
-    return f"{trained.row.settings['rounds']} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
-
-
 def _deviation(values: Sequence[float]) -> float | None:
     std: float | None = spread([*values])["std"]
     return std
-
-
-def _mean_std(values: Sequence[float]) -> str:
-    return shown(fmean(values), _deviation(values), 2)
-
-
-def _gap(clients: Mapping[str, Mapping[str, Sequence[float]]], client: str) -> str:
-    return signed(fmean(clients["mlp"][client]) - fmean(clients["gcn"][client]), 2)

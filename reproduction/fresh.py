@@ -9,7 +9,7 @@ the one that Local ends with, and the one that the paper prints for FedSpray. Th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +58,12 @@ class Against:
     metric: str
     values: Sequence[float]
     """The method's, of all its seeds."""
-    gaps: Sequence[float] = field(default_factory=tuple)
+    gaps: Sequence[float]
     """FedSpray 2 less the method, of common seeds; none for FedSpray 2 itself."""
+    p: float | None
+    """Of a paired t-test."""
+    corrected: float | None = None
+    """The same, by Holm's method over all comparisons."""
 
 
 def fresh(order: Order) -> PartResult:
@@ -77,14 +81,14 @@ def unseen(order: Order) -> PartResult:
 def _against(part: str, title: str, source: str, order: Order) -> PartResult:
     study, places = _trained(part, part, order)
     found = [
-        Against(*place, name, metric, row.values(metric), gaps)
+        Against(*place, name, metric, row.values(metric), gaps, paired_t(gaps) if gaps else None)
         for place, methods in places.items()
         for name, row in methods.items()
         for metric in METRICS
         for gaps in [paired(methods[OURS], row, metric) if OURS in methods and name != OURS else []]
     ]
-    corrected = holm([paired_t(each.gaps) if each.gaps else None for each in found])
-    tests = dict(zip(map(id, found), corrected, strict=True))
+    corrected = holm([each.p for each in found])
+    found = [replace(each, corrected=p) for each, p in zip(found, corrected, strict=True)]
     groups: dict[tuple[str, str], list[Against]] = {}
     for each in found:
         groups.setdefault((each.dataset, each.metric), []).append(each)
@@ -93,15 +97,15 @@ def _against(part: str, title: str, source: str, order: Order) -> PartResult:
         title=title,
         source=source,
         lines=study.lines,
-        sheets=[_sheet(*place, group, tests) for place, group in groups.items()],
+        sheets=[_sheet(*place, group) for place, group in groups.items()],
         findings=_leads(found, study),
         missing=study.missing(order),
-        results_csv=_csv(found, tests) if found and not order.quick else None,
+        results_csv=_csv(found) if found and not order.quick else None,
         cells=study.cells,
     )
 
 
-def _sheet(dataset: str, metric: str, group: Sequence[Against], tests: Mapping[int, float | None]) -> Sheet:
+def _sheet(dataset: str, metric: str, group: Sequence[Against]) -> Sheet:
     backbones = list(dict.fromkeys(each.backbone for each in group))
     known = {(each.method, each.backbone): each for each in group}
     rows = []
@@ -109,7 +113,7 @@ def _sheet(dataset: str, metric: str, group: Sequence[Against], tests: Mapping[i
         row = [method]
         for backbone in backbones:
             each = known.get((method, backbone))
-            row += ["", ""] if each is None else [_mean(each), _lead(each, tests[id(each)])]
+            row += ["", ""] if each is None else [_mean(each), _lead(each)]
         rows.append(row)
     columns = ["method", *(text for name in backbones for text in (name, f"{OURS} less it"))]
     note = "In brackets: seeds. Differences on common seeds with 95% t-intervals; p: paired t from five seeds on, Holm."
@@ -121,19 +125,18 @@ def _mean(each: Against) -> str:
     return f"{shown(fmean(each.values), spread, 2)} ({len(each.values)})"
 
 
-def _lead(each: Against, p: float | None) -> str:
-    return "" if not each.gaps else interval(each.gaps) + ("" if p is None else f", p = {p:.2g}")
+def _lead(each: Against) -> str:
+    tested = "" if each.corrected is None else f", p = {each.corrected:.2g}"
+    return interval(each.gaps) + tested if each.gaps else ""
 
 
-def _csv(found: Sequence[Against], tests: Mapping[int, float | None]) -> str:
+def _csv(found: Sequence[Against]) -> str:
     columns = ["dataset", "backbone", "method", "metric", "mean", "std", "seeds", "difference", "common_seeds"]
     rows: list[list[Any]] = []
     for each in found:
         spread = f"{stdev(each.values):.4f}" if len(each.values) > 1 else None
         lead = f"{fmean(each.gaps):.4f}" if each.gaps else None
-        tested = [
-            None if p is None else f"{p:.4g}" for p in (paired_t(each.gaps) if each.gaps else None, tests[id(each)])
-        ]
+        tested = [None if p is None else f"{p:.4g}" for p in (each.p, each.corrected)]
         name = [each.dataset, each.backbone, each.method, each.metric, f"{fmean(each.values):.4f}"]
         rows.append([*name, spread, len(each.values), lead, len(each.gaps) or None, *tested])
     return to_csv([*columns, "p", "p_holm"], rows)

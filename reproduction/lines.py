@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DONE, QUICK, PARTLY = "done", "quick", "partly"
 MISSING, NOT_RUN, FAILED = "no data", "not run", "failed"
 
+REST = ("seeds", "split", "status", "settings")
+"""What a file says of a line beside its figures."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -65,19 +68,9 @@ class Line:
 
     def to_json(self) -> Json:
         """As plain JSON values."""
-        names = (
-            "dataset",
-            "labels",
-            "quantity",
-            "published",
-            "published_std",
-            "ours",
-            "ours_std",
-            "ours_error",
-            "exact",
-        )
-        values: Json = {name: getattr(self, name) for name in (*names, "difference", "seeds", "split")}
-        return {**values, "labels": dict(self.labels), "status": self.status, "settings": self.settings}
+        figures = ("published", "published_std", "ours", "ours_std", "ours_error", "exact", "difference")
+        named = {"dataset": self.dataset, "labels": dict(self.labels), "quantity": self.quantity}
+        return named | {name: getattr(self, name) for name in (*figures, *REST)}
 
     def texts(self) -> tuple[str, str, str]:
         """Published, ours and difference, as people read them."""
@@ -150,14 +143,13 @@ def published_csv(lines: Sequence[Line]) -> str:
     labels = list(dict.fromkeys(name for line in lines for name in line.labels))
     exact, error = ([n] if any(getattr(line, n) is not None for line in lines) else [] for n in ("exact", "ours_error"))
     figures = ["published", "published_std", *exact, "ours", "ours_std", *error, "difference"]
-    rest = ["seeds", "split", "status", "settings"]
     rows = [
         [line.dataset, *(line.labels.get(name) for name in labels), line.quantity]
-        + [_rounded(getattr(line, name)) for name in figures]
-        + [getattr(line, name) for name in rest]
+        + [None if value is None else f"{value:.6g}" for value in (getattr(line, name) for name in figures)]
+        + [getattr(line, name) for name in REST]
         for line in lines
     ]
-    return to_csv(["dataset", *labels, "quantity", *figures, *rest], rows)
+    return to_csv(["dataset", *labels, "quantity", *figures, *REST], rows)
 
 
 @dataclass(frozen=True)
@@ -212,7 +204,3 @@ def signed(value: float | None, digits: int) -> str:
         return ""
     rounded = round(value, digits)
     return "0" if rounded == 0 else f"{rounded:+,.{digits}f}".replace("-", "−")
-
-
-def _rounded(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"

@@ -41,62 +41,42 @@ def table3(order: Order) -> PartResult:
     return part_result("table3", "Table 3: no proxies (S = 0)", f"{PAPER}, Table 3", study, order, findings)
 
 
-def table5(order: Order) -> PartResult:
-    """FedSpray and FedAvg with 3, 5 and 10 local epochs."""
-    study = train("table5", order, settings=["local_epochs"])
-    return part_result("table5", "Table 5: local epochs", f"{PAPER}, Table 5", study, order)
+def _study(name: str, title: str, source: str, setting: str | None = None, *, pictured: bool = False) -> Part:
+    """A part that is nothing but a study, of rows that a setting may tell apart."""
+
+    def part(order: Order) -> PartResult:
+        study = train(name, order, settings=[setting] if setting else [])
+        return part_result(name, title, source, study, order, pictured=setting if pictured else None)
+
+    return part
 
 
-def gat(order: Order) -> PartResult:
-    """Another backbone."""
-    study = train("gat", order)
-    return part_result("gat", "Graph attention as backbone", ANSWERS, study, order)
-
-
-def auc(order: Order) -> PartResult:
-    """Another metric."""
-    study = train("auc", order)
-    source = (
-        f"{ANSWERS}, without a definition; ours ranks nodes of the same client, since scores of different personal "
-        "models are not on one scale, and averages over classes"
-    )
-    return part_result("auc", "Area under the ROC curve", source, study, order)
-
-
-def noise(order: Order) -> PartResult:
-    """Gaussian noise on uploaded proxies."""
-    study = train("noise", order, settings=["proxy_noise"])
-    return part_result("noise", "Noise on uploaded proxies", ANSWERS, study, order, pictured="proxy_noise")
-
-
-def figure_lambda(order: Order) -> PartResult:
-    """FedSpray over λ1."""
-    study = train("figure-lambda", order, settings=["distill_weight"])
-    source = f"{PAPER}: the curves have no printed numbers; Table 2 gives the point λ1 = 5"
-    title = "FedSpray over the weight of distillation, λ1"
-    return part_result("figure-lambda", title, source, study, order, pictured="distill_weight")
-
-
-def figure_dim(order: Order) -> PartResult:
-    """FedSpray over the width D."""
-    study = train("figure-dim", order, settings=["proxy_dim"])
-    source = f"{PAPER}: the curves have no printed numbers; Table 2 gives the point D = 64"
-    return part_result("figure-dim", "FedSpray over the width D", source, study, order, pictured="proxy_dim")
-
+CURVES = f"{PAPER}: the curves have no printed numbers; Table 2 gives the point"
 
 PARTS: Mapping[str, Part] = {
     "table1": table1,
     "figure2": figure2,
     "table2": table2,
-    "figure-lambda": figure_lambda,
-    "figure-dim": figure_dim,
+    "figure-lambda": _study(
+        "figure-lambda",
+        "FedSpray over the weight of distillation, λ1",
+        f"{CURVES} λ1 = 5",
+        "distill_weight",
+        pictured=True,
+    ),
+    "figure-dim": _study("figure-dim", "FedSpray over the width D", f"{CURVES} D = 64", "proxy_dim", pictured=True),
     "table3": table3,
     "table4": table4,
-    "table5": table5,
+    "table5": _study("table5", "Table 5: local epochs", f"{PAPER}, Table 5", "local_epochs"),
     "proposition1": proposition1,
-    "noise": noise,
-    "gat": gat,
-    "auc": auc,
+    "noise": _study("noise", "Noise on uploaded proxies", ANSWERS, "proxy_noise", pictured=True),
+    "gat": _study("gat", "Graph attention as backbone", ANSWERS),
+    "auc": _study(
+        "auc",
+        "Area under the ROC curve",
+        f"{ANSWERS}, without a definition; ours ranks nodes of the same client, since scores of different personal "
+        "models are not on one scale, and averages over classes",
+    ),
     "cost": cost,
     "sota": sota,
     "fresh": fresh,

@@ -187,14 +187,11 @@ def _halves(embedded: Array, labels: NDArray[np.int64], seed: int) -> tuple[floa
     of them counts noise as distance; and the boundary of one half is judged on the other.
     """
     order = generator(seed, "proposition", "halves").permutation(len(labels))
-    means = [[_mean(embedded[half], labels[half], c) for c in (0, 1)] for half in (order[::2], order[1::2])]
+    halves = (order[::2], order[1::2])
+    means = [[embedded[half][labels[half] == c].mean(axis=0) for c in (0, 1)] for half in halves]
     differences = [first - second for first, second in means]
     squared = float(differences[0] @ differences[1])
-    side = (embedded[order[1::2]] - sum(means[0]) / 2) @ differences[0]
-    tested = labels[order[1::2]]
+    side = (embedded[halves[1]] - sum(means[0]) / 2) @ differences[0]
+    tested = labels[halves[1]]
     wrong = [float((side[tested == 0] <= 0).mean()), float((side[tested == 1] > 0).mean())]
     return math.sqrt(max(0.0, squared)) / 2, fmean(wrong)
-
-
-def _mean(embedded: Array, labels: NDArray[np.int64], c: int) -> Array:
-    return np.asarray(embedded[labels == c].mean(axis=0))

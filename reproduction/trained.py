@@ -153,20 +153,13 @@ def rows_of(part: str, order: Order, settings: Sequence[str] = ()) -> list[Train
     return sorted(found, key=lambda t: names.index(t.row.dataset) if t.row.dataset in names else len(names))
 
 
-def train(part: str, order: Order, settings: Sequence[str] = (), metrics: Sequence[str] = ()) -> TrainedPart:
-    """Runs the cells of a part and puts them beside what is published.
-
-    Args:
-        part: its name.
-        order: what was asked for.
-        settings: names of the settings that tell its rows apart, beside algorithm and backbone.
-        metrics: what is measured; by default what is published.
-    """
-    return train_rows(part, rows_of(part, order, settings), order, metrics)
+def train(part: str, order: Order, settings: Sequence[str] = ()) -> TrainedPart:
+    """Runs the cells of a part, whose rows algorithm, backbone and these settings tell apart."""
+    return train_rows(part, rows_of(part, order, settings), order)
 
 
 def train_rows(part: str, rows: Sequence[Trained], order: Order, metrics: Sequence[str] = ()) -> TrainedPart:
-    """The same for rows that are named already."""
+    """Runs the cells of these rows and puts them beside what is published; ``metrics``: by default those published."""
     trained = iter(run_rows(part, [t.row for t in rows if t.found is not None], order.run_cells))
     rows = [t if t.found is None else replace(t, row=next(trained)) for t in rows]
     published = results(part)
