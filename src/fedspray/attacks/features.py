@@ -52,7 +52,7 @@ class Features(Attack):
             if k not in first.updates or not np.any(wanted):
                 continue
             weights = _change(first.sent[k], first.updates[k], name)
-            bias = _change(first.sent[k], first.updates[k], _bias_of(name))
+            bias = _change(first.sent[k], first.updates[k], name.removesuffix("weight") + "bias")
             count = len(wanted) * (truth.num_clients if seen.only_sums else 1)
             draw = generator(0, "attack features", k)
             strangers = _unit(_strangers(truth, k))
@@ -117,19 +117,13 @@ def _change(sent: Message, update: Message, name: str) -> Array:
     return found
 
 
-def _bias_of(name: str) -> str:
-    return name.removesuffix("weight") + "bias"
-
-
 def _strangers(truth: Federation, own: int) -> Array:
     """Rows of other clients' nodes, up to a hundred of each."""
     return np.concatenate([_rows(client)[:100] for k, client in enumerate(truth.clients) if k != own])
 
 
 def _rows(client: Client) -> Array:
-    features = client.graph.features
-    dense = features.toarray() if hasattr(features, "toarray") else features
-    return np.asarray(dense, dtype=np.float64)
+    return np.asarray(client.graph.dense_features(), dtype=np.float64)
 
 
 def _unit(rows: Array) -> Array:

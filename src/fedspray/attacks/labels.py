@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedspray.attacks._labels import Array, as_shares, scored, true_shares
 from fedspray.attacks.base import Attack, Finding, Seen
@@ -42,7 +41,8 @@ class Labels(Attack):
         shares, mean = true_shares(truth)
         weights = [key.weight for key in fates(declared).values() if key.weight in first]
         by_class = [name for name in weights if name is not None and first[name].dim() == 2]
-        biases = [n for n, v in first.items() if n.startswith("gradient.") and _is_bias(n, v, truth)]
+        classes, gradients = truth.task.num_classes, [n for n in first if n.startswith("gradient.")]
+        biases = [n for n in gradients if n.endswith("bias") and first[n].shape[1:] == (classes,)]
         if by_class:
             name = by_class[0]
             rows = [[each.updates[k][name][0].double().numpy() for each in exchanges] for k in ids]
@@ -50,7 +50,6 @@ class Labels(Attack):
         if biases:
             counts = [[_counts(exchanges[0].sent[k], exchanges[0].updates[k], name) for name in biases] for k in ids]
             return scored(as_shares(np.mean(counts, axis=1), mean), truth, " and ".join(biases))
-        classes = truth.task.num_classes
         last = [n for n, v in first.items() if n in exchanges[0].sent[0] and v.dim() > 1 and v.shape[-1] == classes]
         moved = last or [n for n in first if not key_of(declared, n).kind.whole]
         drift = np.stack([sum(_changes(each.sent[k], each.updates[k], moved) for each in exchanges) for k in ids])
@@ -59,14 +58,10 @@ class Labels(Attack):
         return scored(as_shares(guess, mean), truth, source, usual)
 
 
-def _is_bias(name: str, value: torch.Tensor, truth: Federation) -> bool:
-    return name.endswith("bias") and value.shape[1:] == (truth.task.num_classes,)
-
-
-def _counts(sent: Message, update: Message, name: str) -> NDArray[np.float64]:
+def _counts(sent: Message, update: Message, name: str) -> Array:
     bias = sent[f"encoder.{name.partition('.')[2]}"][0].double()
     expected = update["num_train"].reshape(-1)[0].double() * bias.softmax(dim=0)
-    found: NDArray[np.float64] = (expected - update[name][0].double()).numpy()
+    found: Array = (expected - update[name][0].double()).numpy()
     return found
 
 
