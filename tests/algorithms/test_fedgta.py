@@ -10,7 +10,8 @@ from play import Play, build
 from toys import ragged_federation, stack
 
 from fedspray import backbones
-from fedspray.algorithms.fedgta import FedGTA, ServerState
+from fedspray.algorithms._personal import ServerState
+from fedspray.algorithms.fedgta import FedGTA
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Split, Task
 from fedspray.data.graph import Graph

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedspray.nn.tree import Params
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """One model for each client that was seen so far."""
+
+    start: Params
+    """The initial model, without a client axis, for clients not seen yet."""
+    gnn: Params
+    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
 
 
 def grow(rows: Tensor, client_ids: Sequence[int], fresh: Tensor) -> Tensor:

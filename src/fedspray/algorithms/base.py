@@ -193,6 +193,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         batch: GraphBatch,
         seed: int,
         loss: Callable[[Outputs], Tensor] | None = None,
+        network: Backbone | None = None,
     ) -> tuple[Params, AdamState]:
         """Trains the backbone for `local_epochs` steps.
 
@@ -202,11 +203,12 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             batch: the clients.
             seed: this round's.
             loss: what a step computed → one number per client, [K]; None: `supervised_loss`.
+            network: what to train in the backbone's place.
         """
-        own = self.backbone
+        own = network or self.backbone
         steps = self.start_optimizer(params, optimizer, batch, own.lr, weight_decay=own.weight_decay, eps=own.adam_eps)
         for epoch in range(self.local_epochs):
-            representation, logits = self.backbone.train_outputs(steps.params, batch, seed, epoch)
+            representation, logits = own.train_outputs(steps.params, batch, seed, epoch)
             outputs = Outputs(logits, representation, steps)
             steps.step(supervised_loss(logits, batch) if loss is None else loss(outputs))
         return steps.result()

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspray.algorithms._personal import cosines, mixed_models, own_models, rounded, shares_by
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms._personal import ServerState, cosines, mixed_models, own_models, rounded, shares_by
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones import layer_of
 from fedspray.backbones.base import Backbone, Drop, setting
 from fedspray.data.batch import GraphBatch
@@ -124,16 +124,6 @@ def kernel_mean(values: Tensor, scores: Tensor, ptr: Sequence[int], width: float
 
 
 @dataclass(frozen=True)
-class ServerState:
-    """The clients' models."""
-
-    start: Params
-    """The initial model, without a client axis: what a client gets that was not seen yet."""
-    gnn: Params
-    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
-
-
-@dataclass(frozen=True)
 class ClientState:
     """A client keeps its optimizer only."""
 
@@ -213,14 +203,7 @@ class FedAux(Algorithm[ServerState, ClientState]):
         self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps on the network and the vector together."""
-        net, start = self.net, part_of(message, "gnn")
-        steps = self.start_optimizer(
-            start, client.optimizer, batch, net.lr, weight_decay=net.weight_decay, eps=net.adam_eps
-        )
-        for epoch in range(self.local_epochs):
-            _, logits = net.train_outputs(steps.params, batch, seed, epoch)
-            steps.step(supervised_loss(logits, batch))
-        gnn, optimizer = steps.result()
+        gnn, optimizer = self.fit(part_of(message, "gnn"), client.optimizer, batch, seed, network=self.net)
         return ClientState(optimizer), {**prefixed("gnn", gnn), "num_train": batch.num_train}
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:

@@ -26,27 +26,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedspray.algorithms._averaging import ClientState
-from fedspray.algorithms._personal import mixed_models, own_models, rounded
+from fedspray.algorithms._personal import ServerState, mixed_models, own_models, rounded
 from fedspray.algorithms.base import Algorithm
 from fedspray.backbones.base import setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.messages import WEIGHTS, Declared, each
 from fedspray.nn import ops
-from fedspray.nn.tree import Message, Params, expand, part_of, prefixed
+from fedspray.nn.tree import Message, expand, part_of, prefixed
 from fedspray.seeds import torch_generator
 
 _OWN_AVERAGE = "every client gets an average of its own, over clients with similar moments"
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """One model for each client that was seen so far."""
-
-    start: Params
-    """The initial model, without a client axis, for clients not seen yet."""
-    gnn: Params
-    """[M, …]: row k is client k's model; M - 1 is the highest id seen so far."""
 
 
 @dataclass(frozen=True, kw_only=True)

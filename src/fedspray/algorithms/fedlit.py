@@ -231,7 +231,8 @@ class FedLit(Algorithm[ServerState, ClientState]):
         """Aligns the clients' types with the server's and averages."""
         if self.share == "nothing":
             return server
-        orders, cosines = self._match(server, message)
+        reference = self._reference(server, message)
+        orders, cosines = self._match(reference, message)
         centres, counts, weights = _ordered(message["centres"], orders), message["type_counts"], message["num_train"]
         counts = _ordered(counts, orders)  # [K, T]
         has = (counts > 0).to(centres.dtype)
@@ -243,7 +244,6 @@ class FedLit(Algorithm[ServerState, ClientState]):
             else:
                 gnn[name] = sent if weights.any() else server.gnn[name]
         known = self._grown(server.orders, client_ids).index_copy(0, torch.tensor(client_ids), orders)
-        reference = self._reference(server, message)
         return ServerState(gnn, _mean_by_type(centres, has, reference), known, cosines, counts)
 
     def _grown(self, orders: Tensor, client_ids: Sequence[int]) -> Tensor:
@@ -256,9 +256,8 @@ class FedLit(Algorithm[ServerState, ClientState]):
             return server.centres
         return message["centres"][message["type_counts"].sum(dim=1).argmax()]
 
-    def _match(self, server: ServerState, message: Message) -> tuple[Tensor, Tensor]:
+    def _match(self, reference: Tensor, message: Message) -> tuple[Tensor, Tensor]:
         """Each client's order and the cosines of its matched centres; a client without edges keeps its order."""
-        reference = self._reference(server, message)
         orders, cosines = [], []
         for centres, counts in zip(message["centres"], message["type_counts"], strict=True):
             order, cosine = edges.match(centres, reference)

@@ -119,7 +119,7 @@ class FedProto(Algorithm[ServerState, ClientState]):
             return supervised + self.prototype_weight * ops.client_mean(distance, batch.train_rows)
 
         gnn, optimizer = self.fit(client.gnn, client.gnn_optimizer, batch, seed, loss)
-        means = _class_means(self.backbone.representation(gnn, batch)[batch.train], batch)
+        means = ops.class_means(self.backbone.representation(gnn, batch)[batch.train], batch)
         counts = batch.train_class_counts if self.weighting == "train" else batch.train_class_counts.sign()
         return ClientState(gnn, optimizer), {"prototypes": means, "class_counts": counts}
 
@@ -155,14 +155,6 @@ class FedProto(Algorithm[ServerState, ClientState]):
                 f"fedproto: the federation's prototypes have {given} coordinates, but this client's representations "
                 f"have {own}: give all backbones the same width of the last hidden layer"
             )
-
-
-def _class_means(values: Tensor, batch: GraphBatch) -> Tensor:
-    """Mean of the training nodes' values by client and class, [n, H] → [K, C, H]; 0 where there are none."""
-    counts = batch.train_class_counts
-    slots = batch.train_rows.client_of * batch.num_classes + batch.train_labels
-    sums = values.new_zeros(counts.numel(), values.shape[1]).index_add(0, slots, values)
-    return sums.view(*counts.shape, -1) / counts.clamp(min=1)[:, :, None]
 
 
 @cache

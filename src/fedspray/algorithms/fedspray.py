@@ -35,6 +35,7 @@ from fedspray.data.rows import NodeRows
 from fedspray.errors import InputError
 from fedspray.messages import CLASS_VECTORS, COUNTS, SHARES, TRAIN_NODES, Declared, mean, total
 from fedspray.nn import init, ops
+from fedspray.nn.layers import Linear
 from fedspray.nn.optim import AdamState
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import torch_generator
@@ -172,8 +173,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
         generator = torch_generator(seed, "encoder")
         encoder: Params = {}
         for name, (fan_in, fan_out) in layers.items():
-            encoder[f"{name}.weight"] = init.draw_weight(self.encoder_init, fan_in, fan_out, generator)
-            encoder[f"{name}.bias"] = init.draw_bias(self.encoder_init, fan_out, generator)
+            encoder |= prefixed(name, Linear().draw(fan_in, fan_out, generator, self.encoder_init))
         ramp = self.class_proxy_start * self.use_proxies * torch.arange(task.num_classes, dtype=torch.float32)
         scores = torch.zeros(len(BLENDS) if self.blend == "auto" else 0)
         return ServerState(encoder, ramp[:, None].repeat(1, self.proxy_dim), scores)
@@ -304,9 +304,7 @@ class FedSpray(Algorithm[ServerState, ClientState]):
     def _describe_classes(self, proxies: Tensor, received: Tensor, batch: GraphBatch, seed: int) -> Message:
         """Class means of the node proxies, and class ratios; a class that a client lacks is sent as received."""
         counts = batch.train_class_counts  # [K, C]
-        slots = batch.train_rows.client_of * batch.num_classes + batch.train_labels
-        sums = proxies.new_zeros(received.shape).flatten(0, 1).index_add(0, slots, proxies).view_as(received)
-        means = torch.where(counts[:, :, None] > 0, sums / counts.clamp(min=1)[:, :, None], received)
+        means = torch.where(counts[:, :, None] > 0, ops.class_means(proxies, batch), received)
         if self.proxy_noise > 0 and self.use_proxies:  # without proxies only zeros are uploaded
             draws = [
                 torch.randn(received.shape[1:], generator=torch_generator(seed, "proxy noise", k))

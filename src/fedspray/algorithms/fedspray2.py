@@ -46,7 +46,8 @@ from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
 from fedspray.data.rows import NodeRows
 from fedspray.messages import COUNTS, TRAIN_NODES, Declared, total
-from fedspray.nn import init, ops
+from fedspray.nn import ops
+from fedspray.nn.layers import Linear, draw_all
 from fedspray.nn.optim import Adam, AdamState
 from fedspray.nn.plain import linear, neighbour_sum, unit
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
@@ -161,16 +162,9 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
 
     def init_server(self, task: Task, seed: int) -> ServerState:
         """A drawn encoder whose structure proxies say nothing yet."""
-        layers = {
-            "embedding": (task.num_features, self.embedding_dim),
-            "feature_head": (self.embedding_dim, task.num_classes),
-            "fusion_head": (self.embedding_dim, task.num_classes),
-        }
-        generator = torch_generator(seed, "encoder")
-        encoder: Params = {}
-        for name, (fan_in, fan_out) in layers.items():
-            encoder[f"{name}.weight"] = init.draw_weight("glorot", fan_in, fan_out, generator)
-            encoder[f"{name}.bias"] = init.draw_bias("glorot", fan_out, generator)
+        head = (Linear(), self.embedding_dim, task.num_classes)
+        layers = {"embedding": (Linear(), task.num_features, self.embedding_dim), "feature_head": head}
+        encoder = draw_all({**layers, "fusion_head": head}, torch_generator(seed, "encoder"))
         encoder["proxies"] = torch.zeros(2 * task.num_classes, task.num_classes)
         counts, losses = torch.zeros(2, len(self._blends), len(self._shifts)), torch.zeros(len(self._blends))
         return ServerState(encoder, AdamState.zeros(encoder, 1), counts, losses, torch.zeros(()))
@@ -398,9 +392,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     def votes(self, client: ClientState, message: Message, batch: GraphBatch) -> dict[str, Tensor]:
         """The GNN, which is the kept one where a client went back to it, and the teacher."""
         own, taught = self._both(client, message, batch)
-        if client.alone is not None and client.alone.any():
-            own = torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), own)
-        return {"gnn": own, "shared_head": taught}
+        return {"gnn": self._or_kept(client, own, batch), "shared_head": taught}
 
     def to_torch(self, client: ClientState, message: Message, task: Task) -> nn.Module:
         """GNN and teacher; it also takes ``labels`` [N], of training nodes, -1 for all others."""
@@ -412,7 +404,9 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
 
     def predict(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The shifted blend, or what the kept GNN says where a client went back to it."""
-        logits = self._shifted(client, message, batch)
+        return self._or_kept(client, self._shifted(client, message, batch), batch)
+
+    def _or_kept(self, client: ClientState, logits: Tensor, batch: GraphBatch) -> Tensor:
         if client.alone is None or not client.alone.any():
             return logits
         return torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), logits)

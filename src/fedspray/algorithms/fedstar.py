@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspray.algorithms.base import Algorithm, supervised_loss
+from fedspray.algorithms.base import Algorithm
 from fedspray.backbones import layer_of
 from fedspray.backbones.base import Backbone, Drop, setting
 from fedspray.backbones.gcn import GCNLayer
@@ -254,13 +254,7 @@ class FedStar(Algorithm[ServerState, ClientState]):
     ) -> tuple[ClientState, Message]:
         """E steps on both channels together."""
         network, params = self.network(batch), self._params(client, message, batch)
-        steps = self.start_optimizer(
-            params, client.optimizer, batch, network.lr, weight_decay=network.weight_decay, eps=network.adam_eps
-        )
-        for epoch in range(self.local_epochs):
-            _, logits = network.train_outputs(steps.params, batch, seed, epoch)
-            steps.step(supervised_loss(logits, batch))
-        trained, optimizer = steps.result()
+        trained, optimizer = self.fit(params, client.optimizer, batch, seed, network=network)
         uplink = {**prefixed("shared", self._part(trained, shared=True)), "num_train": batch.num_train}
         return ClientState(self._part(trained, shared=False), optimizer), uplink
 

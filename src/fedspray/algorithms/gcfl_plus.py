@@ -93,7 +93,7 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
     def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """Stores the norms; tests and cuts clusters by their distances, averages inside the new ones."""
         server = self._with_norms(_clusters.next_round(server, client_ids), message, torch.tensor(client_ids))
-        cost = None if self.cut == "complete" else _unchanged  # no similarity is negative
+        cost = None if self.cut == "complete" else lambda similar: similar  # no similarity is negative
         return _clusters.taken_in(server, message, client_ids, self, self._alike, cost)
 
     def _with_norms(self, server: ServerState, message: Message, ids: Tensor) -> ServerState:
@@ -147,10 +147,6 @@ class GCFLPlus(Algorithm[ServerState, ClientState]):
     def diagnostics(self, server: ServerState, message: Message) -> dict[str, Any]:
         """As for GCFL: clusters, figures, outcomes."""
         return _clusters.record_of(server)
-
-
-def _unchanged(similarities: Tensor) -> Tensor:
-    return similarities
 
 
 def norms_of(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -62,21 +62,12 @@ class Local(Algorithm[ServerState, ClientState]):
         return {}
 
     def client_update(
-        self,
-        client: ClientState,
-        message: Message,
-        batch: GraphBatch,
-        seed: int,
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
     ) -> tuple[ClientState, Message]:
         """E steps on the client's own labels."""
         return ClientState(*self.fit(client.gnn, client.gnn_optimizer, batch, seed)), {}
 
-    def server_update(
-        self,
-        server: ServerState,
-        message: Message,
-        client_ids: Sequence[int],
-    ) -> ServerState:
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
         """Nothing."""
         return server
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedspray.data.batch import GraphBatch
 from fedspray.data.rows import NodeRows, SparseMatrix
 
 MANY = 32
@@ -109,6 +110,14 @@ def client_sum(values: Tensor, rows: NodeRows) -> Tensor:
 def client_mean(values: Tensor, rows: NodeRows) -> Tensor:
     """Averages rows by client: [n] → [K]; a client without rows gets 0."""
     return client_sum(values, rows) / rows.counts
+
+
+def class_means(values: Tensor, batch: GraphBatch) -> Tensor:
+    """Means of the training nodes' values by client and class: [n, H] → [K, C, H]; 0 where there are none."""
+    counts = batch.train_class_counts
+    slots = batch.train_rows.client_of * batch.num_classes + batch.train_labels
+    sums = values.new_zeros(counts.numel(), values.shape[1]).index_add(0, slots, values)
+    return sums.view(*counts.shape, -1) / counts.clamp(min=1)[:, :, None]
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:

@@ -188,12 +188,11 @@ class Adam:
             part(self._first, used=True),
             part(self._second, used=True),
         )
-        return {name: self._whole(name, p.detach()) for name, p in self.params.items()}, state
-
-    def _whole(self, name: str, value: Tensor) -> Tensor:
-        if name not in self._used:
-            return value
-        return ops.with_used_rows(self._start[name], self._columns, value)
+        weights = {
+            name: ops.with_used_rows(self._start[name], self._columns, p) if name in self._used else p.detach()
+            for name, p in self.params.items()
+        }
+        return weights, state
 
     def _rows_in_use(self, name: str) -> Tensor:
         return ops.used_rows(self._start[name].detach(), self._columns)
