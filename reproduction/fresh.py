@@ -168,15 +168,9 @@ def _leads(found: Sequence[Against], study: TrainedPart) -> list[str]:
 # ---- reach --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reach:
-    """When one method first holds an accuracy; None where it never does, by seed."""
-
-    rounds: Sequence[int | None]
-    megabytes: Sequence[float | None]
-    """Per client, both ways."""
-    seconds: Sequence[float | None]
-    """CPU, of all clients."""
+Reach = Sequence[tuple[int, float, float] | None]
+"""By seed: the round in which a method first holds an accuracy, megabytes per client (both ways) and CPU seconds of all
+clients until then; None where it never does."""
 
 
 def reach(order: Order) -> PartResult:
@@ -189,7 +183,7 @@ def reach(order: Order) -> PartResult:
         for target, metric in _targets(place):
             for name, trained in methods.items():
                 found = _reach(trained, methods.get(ALONE), target, metric)
-                if found.rounds:
+                if found:
                     rows.append([*place, name, target, metric, *_row(found)])
                     shown_rows.append([f"{target}, {metric}", name, *map(str, _row(found))])
                     lines.append(_line(trained, target, metric, found))
@@ -237,20 +231,17 @@ def _published(place: Place, metric: str) -> float | None:
 
 
 def _reach(trained: Trained, alone: Trained | None, target: str, metric: str) -> Reach:
-    rounds: list[int | None] = []
-    costs: list[tuple[float, float]] = []
+    found: list[tuple[int, float, float] | None] = []
     for seed, result in sorted(trained.row.results.items()):
         known = None if alone is None else alone.row.results.get(seed)
         level = _published((trained.row.dataset, trained.labels["backbone"]), metric)
         if target == "local":
             level = None if known is None else known.metrics[metric]
         if level is not None:
-            rounds.append(first_held(result.content["curves"]["test"][metric], level))
-            costs.append(_costs(result))
-    megabytes, seconds = (
-        [None if r is None else r * cost[i] for r, cost in zip(rounds, costs, strict=True)] for i in range(2)
-    )
-    return Reach(rounds, megabytes, seconds)
+            rounds = first_held(result.content["curves"]["test"][metric], level)
+            megabytes, seconds = _costs(result)
+            found.append(None if rounds is None else (rounds, rounds * megabytes, rounds * seconds))
+    return found
 
 
 def first_held(curve: Sequence[float | None], level: float) -> int | None:
@@ -269,18 +260,16 @@ def _costs(result: CellResult) -> tuple[float, float]:
 
 
 def _row(found: Reach) -> list[Any]:
-    def middle(values: Sequence[float | None], digits: int) -> str:
-        known = [value for value in values if value is not None]
-        return f"{median(known):.{digits}f}" if known else ""
-
-    reached = sum(value is not None for value in found.rounds)
-    return [reached, len(found.rounds), middle(found.rounds, 0), middle(found.megabytes, 2), middle(found.seconds, 1)]
+    reached = [each for each in found if each is not None]
+    columns = zip(zip(*reached, strict=True), (0, 2, 1), strict=True) if reached else ()
+    medians = [f"{median(values):.{digits}f}" for values, digits in columns] or [""] * 3
+    return [len(reached), len(found), *medians]
 
 
 def _line(trained: Trained, target: str, metric: str, found: Reach) -> Line:
-    known = [value for value in found.rounds if value is not None]
+    known = [each[0] for each in found if each is not None]
     quantity = f"rounds to {target}, {metric}"
-    return trained.line(quantity, ours=median(known) if known else None, seeds=len(found.rounds), digits=0)
+    return trained.line(quantity, ours=median(known) if known else None, seeds=len(found), digits=0)
 
 
 def _curves(methods: Mapping[str, Trained]) -> dict[str, tuple[list[float], dict[str, list[float]]]]:
