@@ -110,20 +110,18 @@ def _memory(content: Json) -> Sheet:
 
 def _growth(content: Json) -> Sheet:
     columns = ["grows", "from", "to", "at", "model", "exponent", "growth"]
-    rows, sections = [], []
-    for index, series in enumerate(content["scaling"]):
-        if index and series["grows"] != content["scaling"][index - 1]["grows"]:
-            sections.append(index)
-        rows.append(
-            [
-                series["grows"],
-                *(f"{series['sizes'][end]:,}" for end in (0, -1)),
-                f"{series['at']:,} {series['stays']}",
-                _model(series),
-                f"{series['exponent']:.2f}",
-                f"{series['growth']:.2f}",
-            ]
-        )
+    rows = [
+        [
+            series["grows"],
+            *(f"{series['sizes'][end]:,}" for end in (0, -1)),
+            f"{series['at']:,} {series['stays']}",
+            _model(series),
+            f"{series['exponent']:.2f}",
+            f"{series['growth']:.2f}",
+        ]
+        for series in content["scaling"]
+    ]
+    sections = [i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0]]
     note = "Exponent of the CPU time by least squares on logarithms; growth: cost at the last size over the first."
     return Sheet("How the cost of a round on banks grows", columns, rows, sections=sections, num_labels=5, note=note)
 

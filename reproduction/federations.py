@@ -133,22 +133,19 @@ def _client_lines(name: str, published: dict[str, float], client: ClientStatisti
 
 def _by_label(title: str, lines: Sequence[Line], name: str, note: str = "") -> Sheet:
     """Three rows for each label: published, ours, and their difference Δ; one column for each figure."""
-    keys = list(dict.fromkeys(line.dataset if name == "dataset" else line.labels[name] for line in lines))
+    groups: dict[str, dict[str, tuple[str, str, str]]] = {}
+    for line in lines:
+        key = line.dataset if name == "dataset" else line.labels[name]
+        groups.setdefault(key, {})[line.quantity] = line.texts()
     columns = list(dict.fromkeys(line.quantity for line in lines))
     rows: list[list[str]] = []
     sections = []
-    for key in keys:
-        group = {
-            line.quantity: line.texts()
-            for line in lines
-            if (line.dataset if name == "dataset" else line.labels[name]) == key
-        }
+    for key, group in groups.items():
         published = any(texts[0] for texts in group.values())
-        kinds = ("published", "ours", "Δ") if published else ("", "ours", "")
         sections.append(len(rows))
-        for index, kind in enumerate(kinds):
-            if kind:
-                first = f"{key}" if kind == kinds[0] or not published else ""
+        for index, kind in enumerate(("published", "ours", "Δ")):
+            if published or kind == "ours":
+                first = key if len(rows) == sections[-1] else ""
                 rows.append([first, kind, *(group[column][index] for column in columns)])
     titles = [column.replace("_", " ") for column in columns]
     return Sheet(title, ["data set" if name == "dataset" else name, "", *titles], rows, frozenset(), sections, 2, note)

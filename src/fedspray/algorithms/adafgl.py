@@ -131,9 +131,8 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
 
     def _homophily(self, batch: GraphBatch, seed: int) -> Tensor:
         """r [K]; a half where there are no two training nodes to ask."""
-        ends = [0, *torch.tensor(batch.train_rows.sizes).cumsum(0).tolist()]
         known, asked = [], []
-        for k, (start, stop) in zip(batch.client_ids, pairwise(ends), strict=True):
+        for k, (start, stop) in zip(batch.client_ids, pairwise(batch.train_rows.ptr), strict=True):
             order = start + torch.randperm(stop - start, generator=torch_generator(seed, "half", k))
             half = len(order) // 2
             known.append(order[:half])
@@ -146,9 +145,8 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
             labels = (ops.propagate(batch.gcn_adjacency, labels, batch.rows.ptr) + first) / 2
             labels = labels.index_add(0, givers, first[givers])
         owners, right = batch.rows.client_of[takers], labels[takers].argmax(dim=1) == batch.labels[takers]
-        counts, hits = (first.new_zeros(batch.num_clients) for _ in range(2))
-        counts = counts.index_add(0, owners, torch.ones_like(right, dtype=first.dtype))
-        hits = hits.index_add(0, owners, right.to(first.dtype))
+        counts = first.new_zeros(batch.num_clients).index_add(0, owners, torch.ones_like(right, dtype=first.dtype))
+        hits = torch.zeros_like(counts).index_add(0, owners, right.to(first.dtype))
         return torch.where(counts > 0, hits / counts.clamp(min=1), 0.5)
 
     def client_update(
