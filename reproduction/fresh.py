@@ -34,9 +34,8 @@ Place = tuple[str, str]
 
 
 def _trained(part: str, studies: str, order: Order) -> tuple[TrainedPart, dict[Place, dict[str, Trained]]]:
-    """The studies of methods as they are, and what is finished of them."""
-    rows = [t for t in rows_of(studies, order) if not t.file.endswith("-options.toml")]
-    study = train_rows(part, rows, order, METRICS)
+    """What is finished of the studies."""
+    study = train_rows(part, rows_of(studies, order), order, METRICS)
     places: dict[Place, dict[str, Trained]] = {}
     for trained in study.rows:
         if trained.row.results:

@@ -45,7 +45,7 @@ def test_the_command_takes_these_files() -> None:
 def test_every_study_is_a_plan_on_the_data_set_of_its_name(file: Path) -> None:
     plan = plan_of(file)
     (dataset,) = plan.datasets
-    assert file.stem.removesuffix("-options").endswith(f"-{dataset}")
+    assert file.stem.endswith(f"-{dataset}")
     assert dataset in datasets.names()
     assert plan.datasets[dataset].own["partition_dir"] == f"partitions/{read_folder(dataset)}"
 
