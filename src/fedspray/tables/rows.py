@@ -139,8 +139,8 @@ def _bad_values(schema: Schema, features: Sequence[Feature]) -> Iterator[tuple[s
         yield "bad split", f"{column} NOT IN ({', '.join(map(literal, parts))})", column, said
     else:
         labelled = f"{quoted(nodes.label)} IS NOT NULL AND " if nodes.label else ""
-        late = f"{labelled}{moment(split.column)} IS NULL"
-        yield "bad split", late, f"coalesce({column}, '')", f"{said}values must be dates"
+        undated = f"{labelled}{moment(split.column)} IS NULL"
+        yield "bad split", undated, f"coalesce({column}, '')", f"{said}values must be dates"
 
 
 def fetch(database: Database, expression: str, kind: Any = np.int64) -> NDArray[Any]:
