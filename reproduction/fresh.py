@@ -272,7 +272,7 @@ def _line(trained: Trained, target: str, metric: str, found: Reach) -> Line:
 
 
 def _curves(methods: Mapping[str, Trained]) -> dict[str, tuple[list[float], dict[str, list[float]]]]:
-    """By method: megabytes per client after each round, and the mean over seeds of each metric."""
+    """By method: megabytes per client after each round that all seeds have, and the mean over seeds of each metric."""
     found = {}
     for name, trained in methods.items():
         cells = list(trained.row.results.values())
@@ -280,7 +280,7 @@ def _curves(methods: Mapping[str, Trained]) -> dict[str, tuple[list[float], dict
         means = {
             metric: [
                 100 * fmean(values)
-                for values in zip(*(c.content["curves"]["test"][metric] for c in cells), strict=True)
+                for values in zip(*(c.content["curves"]["test"][metric] for c in cells), strict=False)
             ]
             for metric in METRICS
         }

@@ -108,6 +108,13 @@ class RoundSettings:
     """The number of rounds, participation, and the reported round."""
 
     rounds: int = knob(300, "Number of rounds.", metavar="R", least=1)
+    patience: int = knob(
+        0,
+        "Stop after so many rounds in a row without a better one by validation; 0: never.",
+        metavar="N",
+        least=0,
+        neutral=0,
+    )
     participation: float = knob(1.0, "Share of clients that train in a round.", metavar="X", above=0, most=1)
     min_clients: int | None = knob(
         None,

@@ -58,9 +58,9 @@ class Context(FLContext):  # type: ignore[misc]
 class Job:
     """A job at one site."""
 
-    def __init__(self, folder: Path, fingerprint: str | None = None, run: Any = "run") -> None:
+    def __init__(self, folder: Path, fingerprint: str | None = None, run: Any = "run", **values: Any) -> None:
         federation = ragged_federation()
-        self.agreement = Agreement(federation.roster, RunSettings(algorithm="fedavg", values={"rounds": 3}))
+        self.agreement = Agreement(federation.roster, RunSettings(algorithm="fedavg", values={"rounds": 3, **values}))
         Sites(folder, federation, self.agreement)
         self.kit = folder / SITE
         self._executor = SiteExecutor(run, fingerprint or self.agreement.fingerprint())
@@ -98,6 +98,19 @@ def test_an_answer_that_is_sent_again_is_in_the_ledger_again(tmp_path: Path) -> 
     lines = read_answers(job.kit)
     assert [(line["run"], line["seed"], line["round"]) for line in lines] == [("run", 0, 1)] * 2
     assert lines[0]["fields"] == lines[1]["fields"]
+    job.end()
+
+
+@pytest.mark.parametrize(("round_index", "allowed"), [(5, False), (6, True), (22, True)])
+def test_with_patience_the_report_comes_no_earlier_than_a_run_can_end(
+    tmp_path: Path, round_index: int, allowed: bool
+) -> None:
+    """Round 1 is the best; rounds 2 and 3 are not, as is known after round 4. Round 5 closes, and 6 is the report."""
+    job = Job(tmp_path, rounds=20, patience=2).start()
+    job.request = Request(round_index, train=False, evaluate=False, detail=True)
+    said = job.ask().error
+    assert said is not None  # nothing was trained, so that there is nothing to report
+    assert ("the report is asked for" in said) is not allowed
     job.end()
 
 

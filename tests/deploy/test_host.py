@@ -78,6 +78,21 @@ def test_several_seeds_part_of_the_clients_and_other_backbones(tmp_path: Path) -
     assert stable(make(tmp_path, federation, **settings).run()) == in_process(federation, **settings)
 
 
+@pytest.mark.parametrize("later", [0, 1, 2])
+def test_patience_ends_a_deployed_run_where_it_ends_the_other(tmp_path: Path, later: int) -> None:
+    """The server dies in the last round's exchange, in the closing one or while it asks for the report."""
+    federation = ragged_federation()
+    settings = {"algorithm": "fedavg", "values": {"rounds": 40, "hidden": 8, "lr": 0.3, "patience": 3}}
+    expected = in_process(federation, **settings)
+    rounds = expected["seeds"][0]["rounds"]
+    assert rounds < 40
+    sites, victim = make(tmp_path, federation, **settings), federation.clients[1].name
+    die_once(sites, lambda name, ask: ask.request.round_index == rounds + later and name == victim)
+    with pytest.raises(Crash):
+        sites.run()
+    assert stable(sites.run()) == expected
+
+
 @pytest.mark.parametrize("exchange", fast([1, 3, 5, 6, 7], 3))
 @pytest.mark.parametrize("site", [1])
 def test_a_server_that_dies_at_any_moment_changes_nothing(tmp_path: Path, exchange: int, site: int) -> None:

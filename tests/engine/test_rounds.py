@@ -10,6 +10,7 @@ import torch
 from toys import Fragile, ragged_federation
 
 from fedspray import algorithms, backbones
+from fedspray.algorithms.adafgl import AdaFGL
 from fedspray.algorithms.base import Algorithm
 from fedspray.algorithms.fedavg import FedAvg
 from fedspray.data.batch import GraphBatch
@@ -242,6 +243,7 @@ def test_a_round_that_the_server_lost_is_done_again_to_the_same_bits() -> None:
         ({"participation": 0.0}, "participation is 0.0"),
         ({"participation": 1.5}, "participation is 1.5"),
         ({"min_clients": 0}, "min_clients is 0"),
+        ({"patience": -1}, "patience is -1"),
     ],
 )
 def test_bad_round_settings_are_refused(values: dict[str, Any], sentence: str) -> None:
@@ -309,3 +311,51 @@ def test_one_client_alone_fedavg_is_local() -> None:
         )
         results.append([record["val"]["loss"] for record in records])
     assert results[0] == pytest.approx(results[1], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("patience", "losses", "trained", "best"),
+    [
+        # round 2 is the best; rounds 3 and 4 are not, which the server learns while round 5 is trained
+        (2, [5, 4, 4.5, 4.2, 4.1, 1], 5, 2),
+        # the last round is evaluated all the same, and may be the best
+        (2, [5, 4, 4.5, 4.2, 3, 1], 5, 5),
+        # an equal loss is no better one
+        (2, [5, 4, 4, 4, 9, 1], 5, 2),
+        (1, [5, 5, 1, 1], 3, 3),
+        (3, [5, 4, 4.5, 4.2, 3.9, 3.8], 6, 6),
+        (0, [5, 6, 6, 6, 6, 6], 6, 1),
+        (6, [5, 6, 6, 6, 6, 6], 6, 1),
+    ],
+)
+def test_patience_ends_a_run(patience: int, losses: list[float], trained: int, best: int) -> None:
+    engine = Scripted(ragged_federation(sparse=True), [fedavg()] * 3, 0, dtype=torch.float64)
+    engine.losses = [(0, 9 * loss, 0) for loss in losses]
+    progress, records, _ = go(fedavg(), RoundSettings(rounds=len(losses), patience=patience), engine=engine)
+    assert progress.round_index == trained
+    assert [record["round"] for record in records] == [*range(1, trained + 1)]
+    assert progress.best_round == best
+    assert {row["round"] for row in progress.detail["clients"].values()} == {best}
+
+
+def test_a_run_that_patience_ends_is_the_beginning_of_a_longer_one() -> None:
+    """A big step overshoots at once: the best round is early, so that the end is too."""
+    algorithm = FedAvg(backbone=backbones.make("gcn", hidden=8, lr=0.3))
+    whole, all_records, _ = go(algorithm, RoundSettings(rounds=30))
+    short, records, _ = go(algorithm, RoundSettings(rounds=30, patience=15))
+    assert whole.best_round is not None
+    assert whole.best_round + 16 == short.round_index == len(records) < 30
+    timed = ("seconds", "cpu_seconds")
+    assert [{k: v for k, v in each.items() if k not in timed} for each in records] == [
+        {k: v for k, v in each.items() if k not in timed} for each in all_records[: len(records)]
+    ]
+    assert {**short.detail, "closing": 0} == {**whole.detail, "closing": 0}
+
+
+def test_patience_does_not_end_the_first_of_two_stages() -> None:
+    """Round 1 is the best of all; rounds 7 and 8 are the first two of the second stage."""
+    algorithm = AdaFGL(backbone=backbones.make("gcn", hidden=8), extractor_rounds=6)
+    engine = Scripted(ragged_federation(sparse=True), [algorithm] * 3, 0, dtype=torch.float64)
+    engine.losses = [(0, loss, 0) for loss in range(1, 21)]
+    progress, _, _ = go(algorithm, RoundSettings(rounds=20, patience=2), engine=engine)
+    assert progress.round_index == 9

@@ -94,6 +94,11 @@ class AdaFGL(Algorithm[ServerState, ClientState]):
     personal_weight_decay: float = setting(5e-4, "L2 penalty on the personal networks' weights", least=0)
     personal_dropout: float = setting(0.5, "share of their hidden units dropped while training", least=0, below=1)
 
+    @property
+    def first_comparable_round(self) -> int:
+        """The first of the second stage."""
+        return self.extractor_rounds + 1
+
     # ---- server -----------------------------------------------------------------------------------
 
     def init_server(self, task: Task, seed: int) -> ServerState:

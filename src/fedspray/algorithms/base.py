@@ -109,6 +109,11 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
                 f"{type(self).__name__} trains two GNNs per client, which would share them: use another algorithm"
             )
 
+    @property
+    def first_comparable_round(self) -> int:
+        """The first round with a model of the kind that a run ends with; `patience` doesn't count earlier ones."""
+        return 1
+
     @abstractmethod
     def init_server(self, task: Task, seed: int) -> ServerT:
         """The server's state before the first round."""

@@ -139,7 +139,7 @@ def run_rounds(
         on_exchange: called with the request, the message and the answers, before they are used.
         links: what messages pass; some have a say in how they are combined, and in the record.
     """
-    while progress.round_index < settings.rounds:
+    while not _is_over(progress, settings, algorithm.first_comparable_round):
         round_index = progress.round_index + 1
         chosen = choose_clients(engine.client_ids, settings, seed, round_index)
         request = Request(round_index, train=True, evaluate=round_index > 1, best_round=progress.best_round)
@@ -165,15 +165,22 @@ def run_rounds(
     if progress.detail:
         return progress
     downlink = algorithm.broadcast(progress.server, engine.client_ids)
-    closing = Request(settings.rounds + 1, train=False, best_round=progress.best_round)
+    closing = Request(progress.round_index + 1, train=False, best_round=progress.best_round)
     answers = engine.exchange(closing, downlink, frozenset())
     on_exchange(closing, downlink, answers)
     progress = _evaluated(engine, progress, answers, settings, on_record)
     bytes_evaluation, (down, _) = tree.num_bytes(answers.counts), _travelled(engine, downlink, answers)
-    last = Request(settings.rounds + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
+    last = Request(progress.round_index + 2, train=False, evaluate=False, best_round=progress.best_round, detail=True)
     answers = engine.exchange(last, {}, frozenset())
     travelled = {"bytes_down": sum(down), "bytes_evaluation": bytes_evaluation + tree.num_bytes(answers.counts)}
     return replace(progress, detail={**_final(engine, answers, progress), "closing": travelled})
+
+
+def _is_over(progress: Progress, settings: RoundSettings, first_comparable: int) -> bool:
+    """Whether all rounds are trained, or the last `patience` evaluated ones were no better than an earlier one."""
+    evaluated, best = progress.round_index - 1, max(progress.best_round or 0, first_comparable - 1)
+    impatient = 0 < settings.patience <= evaluated - best
+    return impatient or progress.round_index >= settings.rounds
 
 
 def _screened(declared: Declared, links: Sequence[Link], sent: Sent, answers: Answers) -> Answers:

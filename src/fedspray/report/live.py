@@ -51,7 +51,7 @@ def state_of(folder: Path) -> Json:
 def run_state(folder: Path) -> Json:
     """A run in this process or between organisations, of which the server's folder is known from where the run is."""
     content = stored.read(folder / "settings.json", stored.Settings)
-    rounds, seeds = content["settings"]["rounds"], content["run"]["seeds"]
+    seeds = content["run"]["seeds"]
     records = {seed: _records(folder, seed) for seed in seeds}
     now = next((seed for seed in reversed(seeds) if records[seed]), seeds[0])
     exchanges = {seed: stored.read_lines(folder / f"seed-{seed}" / "exchanges.jsonl", kinds.Exchange) for seed in seeds}
@@ -59,6 +59,7 @@ def run_state(folder: Path) -> Json:
     progress = _progress(folder)
     done = sum(len(rows) for rows in records.values())
     finished = (folder / "result.json").exists()
+    rounds = len(records[now]) if finished else content["settings"]["rounds"]
     sites = _sites(names, records[now], exchanges[now], progress, folder) if deployed else _clients(names, records[now])
     last = records[now][-1] if records[now] else None
     return {

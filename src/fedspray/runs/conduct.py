@@ -155,8 +155,8 @@ def _result(
     """The result of a seed that ran to its end, written into its folder."""
     models = host.models()
     names = dict(zip(host.client_ids, host.client_names, strict=True))
-    metrics = _metrics(progress.detail, records, names, run.rounds.rounds)
-    metrics |= {"models": dict(host.digests(models)), **run.spent(run.rounds.rounds)}
+    metrics = _metrics(progress.detail, records, names, progress.round_index)
+    metrics |= {"models": dict(host.digests(models)), **run.spent(progress.round_index)}
     if compared := host.against_local(models):
         metrics["against_local"] = compared
     result = SeedResult(seed, metrics, records, models, kept.at(metrics["best_round"]))

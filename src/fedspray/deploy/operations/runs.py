@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from fedspray import stored
@@ -18,6 +19,7 @@ from fedspray.deploy.provisioning.certificates import check_dates, federation_fi
 from fedspray.deploy.provisioning.project import Project
 from fedspray.deploy.server.progress import EXCHANGES, read_exchanges, read_progress
 from fedspray.errors import InputError, MissingDataError
+from fedspray.files import Json
 from fedspray.runs.run import begin_with
 
 FRESH = 30.0
@@ -103,11 +105,19 @@ def missed_rounds(project: Project, run: str) -> dict[str, list[int]]:
     settings = stored.read(folder / "settings.json", stored.Settings)
     missed: dict[str, list[int]] = {}
     for seed in settings["run"]["seeds"]:
+        rounds = _rounds_of(folder, seed, settings)
         for exchange in read_exchanges(folder, seed):
             for site, answer in exchange["sites"].items():
-                if answer["failed"] is not None and exchange["round"] <= settings["settings"]["rounds"]:
+                if answer["failed"] is not None and exchange["round"] <= rounds:
                     missed.setdefault(site, []).append(exchange["round"])
     return missed
+
+
+def _rounds_of(folder: Path, seed: int, settings: Json) -> int:
+    """The rounds of a finished seed, which patience may have ended early; of others, those that were agreed on."""
+    result = folder / f"seed-{seed}" / "result.json"
+    found = stored.read(result, stored.Seed) if result.exists() else settings["settings"]
+    return int(found["rounds"])
 
 
 def ledgers(project: Project) -> dict[str, dict[str, Any]]:
@@ -129,7 +139,8 @@ def _run_status(project: Project, run: str) -> dict[str, Any]:
     state = "done" if done else progress.get("state", "waiting") if alive else "not running"
     if progress.get("state") == "stopped" and not done:
         state = "stopped"
-    rounds = stored.read(folder / "settings.json", stored.Settings)["settings"]["rounds"]
+    settings = stored.read(folder / "settings.json", stored.Settings)
+    rounds = _rounds_of(folder, progress.get("seed", settings["run"]["seeds"][0]), settings)
     return {
         "state": state,
         "reason": progress.get("reason"),

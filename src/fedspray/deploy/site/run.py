@@ -194,6 +194,8 @@ class SiteRun:
     def _check(self, ask: Ask) -> None:
         """Only rounds that were agreed on, and the report only after the last."""
         request, rounds, last = ask.request, self._rounds, self._rounds + 2
+        patience = self._agreement.resolved.rounds.patience
+        earliest = min(last, patience + 4) if patience else last
         steps = (None,) if self._agreement.secure_sum is None else (SUM, *STEPS)
         if ask.step not in steps:
             raise Refused(f"step {ask.step!r} is asked for, but the agreement has {steps}")
@@ -201,7 +203,8 @@ class SiteRun:
             raise Refused(f"round {request.round_index} is asked for, but {rounds} rounds are agreed")
         if request.train and request.round_index > rounds:
             raise Refused(f"training is asked for in round {request.round_index}, but {rounds} rounds are agreed")
-        if request.detail != (request.round_index == last) or (request.detail and request.evaluate):
+        early = request.detail and (request.round_index < earliest or request.evaluate)
+        if early or (request.round_index == last and not request.detail):
             raise Refused(f"the report is asked for in round {request.round_index}, but it comes after the last one")
         if request.from_round is not None and not 0 <= request.from_round < request.round_index:
             raise Refused(f"round {request.round_index} is to go on from round {request.from_round}, but it cannot")
