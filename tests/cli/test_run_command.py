@@ -52,6 +52,14 @@ def test_the_table_is_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "saved in" in captured.err
 
 
+def test_people_are_told_that_patience_ended_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--rounds", "40", "--patience", "2", "--set", "lr=0.3", "--out", str(tmp_path / "run")]
+    assert run_command(["run", "--dataset", "banks", "--nodes", "200", *flags]) == 0
+    rounds = json.loads((tmp_path / "run" / "result.json").read_text())["seeds"][0]["rounds"]
+    assert rounds < 40
+    assert f"after {rounds} of 40 rounds" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_toml_file_and_flags_that_override_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text(
