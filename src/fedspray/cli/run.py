@@ -146,7 +146,7 @@ def _show(output: Output, folder: Path, summary: dict[str, Any]) -> None:
     most, patience = (summary["settings"].get(name) for name in ("rounds", "patience"))
     if patience and any(seed["rounds"] < most for seed in summary["seeds"]):
         ended = ", ".join(str(seed["rounds"]) for seed in summary["seeds"])
-        output.note(f"ended after {ended} of {most} rounds: the last {patience} were no better than an earlier one")
+        output.note(f"ended after {ended} of {most} rounds: {patience} in a row were no better than an earlier one")
     for sentence in benefit.sentences(summary)[:MAX_SENTENCES]:
         output.note(sentence)
     for warning in benefit.warnings(summary):
