@@ -60,8 +60,9 @@ def test_unseen_data_are_none_that_settings_were_chosen_on() -> None:
 def test_fed_pubs_protocol(file: Path) -> None:
     """METIS, 20/40/40 on the whole graph, both steps of preparation; 100 rounds of two epochs, 128 hidden units."""
     plan, clients = plan_of(file), int(file.stem.split("-")[-1])
-    trained = {name: {row.settings[name] for row in plan.rows()} for name in ("rounds", "local_epochs", "hidden", "lr")}
-    assert trained == {"rounds": {100}, "local_epochs": {2}, "hidden": {128}, "lr": {0.01}}
+    trained = {name: {row.settings[name] for row in plan.rows()} for name in ("rounds", "local_epochs", "hidden")}
+    assert trained == {"rounds": {100}, "local_epochs": {2}, "hidden": {128}}
+    assert {row.settings["lr"] for row in plan.rows()} <= {0.01, 0.03, 0.1}
     assert {row.settings["init"] for row in plan.rows()} == {"glorot"}
     for name, data in plan.datasets.items():
         if "published" in file.stem:
@@ -77,6 +78,12 @@ def test_fed_pubs_protocol(file: Path) -> None:
 def test_ten_and_twenty_clients_train_alike() -> None:
     studies = [tomllib.loads(file.read_text()) for file in PROTOCOL]
     assert len(studies) == 4
+    for ten in [file for file in PROTOCOL if file.stem.endswith("-10")]:
+        sizes, same = (
+            {(row.dataset, row.method): row.settings["lr"] for row in rows_of(file) if row.method != TUNED}
+            for file in (ten, ten.with_stem(ten.stem.replace("-10", "-20")))
+        )
+        assert sizes == same
     for key in ("rounds", "local_epochs", "seeds", "set"):
         assert all(study[key] == studies[0][key] for study in studies), key
     methods = [[each for each in study["compare"]["algorithms"] if "name" not in each] for study in studies]
@@ -177,7 +184,9 @@ def test_what_a_search_chose_is_in_the_study_that_reports_it() -> None:
     for file in sorted((ROOT / "results").glob("tune-*/search.json")):
         name = file.parent.name.removeprefix("tune-")
         for search in json.loads(file.read_text())["searches"]:
-            if name.startswith("sota-"):
+            if name.startswith("sota-lr-"):
+                study = name.replace("lr-", "")
+            elif name.startswith("sota-"):
                 study, search["methods"] = name, [TUNED]
             else:
                 study = f"table2-{search['dataset']}"
