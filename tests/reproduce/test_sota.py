@@ -17,7 +17,13 @@ from reproduction.published import results
 from reproduction.sota import interval, sota
 from reproduction.trained import Order, experiments_folder
 
-FIGURES = {"local": (0.80, 0.40), "fedspray2": (0.86, 0.60), "fedlit": (0.70, 0.62), "fedspray2 tuned": (0.87, 0.65)}
+FIGURES = {
+    "local": (0.80, 0.40),
+    "fedspray2": (0.86, 0.60),
+    "fedlit": (0.70, 0.62),
+    "fedspray2 step": (0.86, 0.61),
+    "fedspray2 tuned": (0.87, 0.65),
+}
 
 
 class Known(Access):
@@ -28,7 +34,7 @@ class Known(Access):
 
 
 def pretend(title: str, cells: Sequence[Cell]) -> list[Cell]:
-    """Three methods and our tuned one are finished on Cora; seeds of FedSpray 2 are one point apart."""
+    """Three methods, and ours with other settings, are finished on Cora; seeds of FedSpray 2 are one point apart."""
     ended = []
     for cell in cells:
         result = None
@@ -73,10 +79,9 @@ def test_findings(result: PartResult) -> None:
     # Differences 5, 6 and 7: half = 4.303 · 1 / √3 = 2.48; three seeds are too few for a test.
     assert "cora/10 overall +6.00 (+3.52 to +8.48); cora/10 minority +20.00 (+17.52 to +22.48)" in alone
     assert ", p = " not in alone
-    assert (
-        overall == "fedspray2 has the best overall accuracy in 2 of 2 columns, with at least 3 finished methods each."
-    )
-    assert "cora/10 fedlit 62.00 against" in minority
+    where = "in 2 of 2 columns, with at least 3 finished methods each"
+    assert overall == f"fedspray2 step has the best overall accuracy {where}."
+    assert "cora/10 fedlit 62.00 against 61.00" in minority
     assert "fedavg on cora/10 80.9 and 69.2" in papers
 
 
