@@ -48,19 +48,13 @@ def measured() -> dict[tuple[str, str], float]:
     names = {"pubmed": "PubMed", "physics": "Physics", "twitch": "Twitch", "citation": "Citation"}
     titles = {"local": "alone (Local)", "fedavg": "FedAvg", "fedspray": "FedSpray, here", "fedspray2": "FedSpray 2"}
     found = {}
-    for row in results("gcn-defaults.csv"):
-        if row["dataset"] in names and row["algorithm"] in titles:
-            found[f"{names[row['dataset']]}, {row['metric']}", titles[row["algorithm"]]] = float(row["mean"])
+    for row in results("fresh.csv") + results("unseen.csv"):
+        if row["dataset"] in names and row["method"] in titles and row["backbone"] == "gcn":
+            found[f"{names[row['dataset']]}, {row['metric']}", titles[row["method"]]] = float(row["mean"])
+            assert row["seeds"] == "5"
     for row in results("table2-published.csv"):
         if (row["algorithm"], row["backbone"]) == ("fedspray", "gcn") and row["dataset"] in ("pubmed", "physics"):
             found[f"{names[row['dataset']]}, {row['quantity']}", "FedSpray, paper"] = float(row["published"])
-    for row in results("fresh.csv"):
-        if (row["method"], row["backbone"], row["seeds"]) == ("fedspray2", "gcn", "5"):
-            found[f"{names[row['dataset']]}, {row['metric']}", "FedSpray 2"] = float(row["mean"])
-    for row in results("helped.csv"):
-        if row["client"] == "all":
-            title = f"{names[row['dataset']]}, {row['metric']}"
-            found |= {(title, "alone (Local)"): float(row["alone"]), (title, "FedSpray 2"): float(row["together"])}
     for case in speed():
         title = f"CPU seconds per round, {names[case['dataset']]}"
         for column, player in (("FedSpray, paper", "reference"), ("FedSpray, here", "ours")):
