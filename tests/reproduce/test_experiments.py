@@ -188,6 +188,8 @@ def test_what_a_search_chose_is_in_the_study_that_reports_it() -> None:
                 study = name.replace("lr-", "")
             elif name.startswith("sota-"):
                 study, search["methods"] = name, [TUNED]
+            elif name.startswith("options-"):
+                study = name
             else:
                 study = f"table2-{search['dataset']}"
             assert unapplied(search, rows_of(ROOT / "experiments" / f"{study}.toml")) == []

@@ -170,8 +170,10 @@ def values_of(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = Non
 
 
 def deciding(algorithm: Algorithm[Any, Any], rounds: RoundSettings | None = None) -> dict[str, Any]:
-    """The settings that identify a result: all of `values_of`, later ones only if not neutral."""
+    """The settings that identify a result: all of `values_of`, later ones only if neither neutral nor ignored."""
     parts = (algorithm, algorithm.backbone, *(() if rounds is None else (rounds,)))
     classes = [each for part in parts for each in reversed(type(part).__mro__) if is_dataclass(each)]
     neutral = {f.name: f.metadata["neutral"] for each in classes for f in fields(each) if "neutral" in f.metadata}
-    return {k: v for k, v in values_of(algorithm, rounds).items() if k not in neutral or v != neutral[k]}
+    silent = {k for k, v in values_of(algorithm, rounds).items() if k in neutral and v == neutral[k]}
+    silent |= neutral.keys() & algorithm.ignores
+    return {k: v for k, v in values_of(algorithm, rounds).items() if k not in silent}
