@@ -2,8 +2,8 @@
 
     python -m experiments.advisor_unseen results/advisor/unseen.jsonl
 
-reads the finished cells of FedSpray 2 from `experiments/unseen.toml` in results/cells (nothing is trained), and writes
-a line for each data set as `experiments.advisor` does, with counts over all seeds. What the advisor looks at and its
+reads the finished cells of FedSpray 2 from `experiments/unseen-*.toml` in results/cells (nothing is trained), and
+writes a line for each data set as `experiments.advisor` does, with counts over all seeds. What the advisor looks at and its
 penalty were fixed before, so its errors on a data set that is left out are a fair test (`experiments.advisor_fit`).
 """
 
@@ -26,8 +26,9 @@ DATA |= dict.fromkeys(("minesweeper", "tolokers", "cs", "photo", "computers"), C
 
 def measured(dataset: str, cells: Path) -> Json:
     """One data set: what the advisor looks at, and on how many test nodes each client's two models are right."""
-    files = sorted(cells.glob(f"{dataset}-fedspray2-gcn-seed*.json"))
-    found = [read_json(file)["metrics"]["against_local"] for file in files]
+    stored = [read_json(file) for file in sorted(cells.glob(f"{dataset}-fedspray2-gcn-seed*.json"))]
+    cut = DATA[dataset].get("partitioner")  # other studies cut the same data otherwise
+    found = [each["metrics"]["against_local"] for each in stored if each["federation"].get("partitioner") == cut]
 
     def test(name: str, group: str) -> Json:
         counts = [Counter(each[name]["test"][group]) for each in found]
@@ -37,7 +38,7 @@ def measured(dataset: str, cells: Path) -> Json:
         {"name": name, "predictors": short(values), "test": {group: test(name, group) for group in advice.GROUPS}}
         for name, values in advice.predictors(fs.build_federation(dataset, **DATA[dataset])).items()
     ]
-    return {"number": dataset, "source": dataset, "knobs": DATA[dataset], "seeds": len(files), "clients": clients}
+    return {"number": dataset, "source": dataset, "knobs": DATA[dataset], "seeds": len(found), "clients": clients}
 
 
 def main() -> None:

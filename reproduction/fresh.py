@@ -4,7 +4,7 @@
 more with FedSpray 2's own options for all, and with defaults on data that nobody tuned for. `reach` says after how many
 rounds, bytes and CPU seconds a method first holds an accuracy: the one that Local ends with, and the one that the paper
 prints for FedSpray. They come from finished cells of ``experiments/fresh-*.toml``, ``options-*.toml`` and
-``unseen.toml``.
+``unseen-*.toml``.
 """
 
 from __future__ import annotations

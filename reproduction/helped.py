@@ -1,7 +1,7 @@
 """Who is helped, and by how much: FedSpray 2 against training alone, on federations that are federations in life.
 
-``make picture`` reads the finished cells of ``experiments/unseen.toml`` in results/cells, whatever seeds both methods
-have, and writes results/helped.csv and docs/pictures/helped.svg. Nothing is trained.
+``make picture`` reads the finished cells of ``experiments/unseen-federations.toml`` in results/cells, whatever seeds
+both methods have, and writes results/helped.csv and docs/pictures/helped.svg. Nothing is trained.
 """
 
 from __future__ import annotations

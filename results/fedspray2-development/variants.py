@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedspray.algorithms import fedspray2
-from fedspray.algorithms.fedspray2 import FedSpray2, _head, label_histograms
+from fedspray.algorithms._teacher import embed, fuse, head, label_histograms
+from fedspray.algorithms.fedspray2 import FedSpray2
 from fedspray.backbones.base import Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
@@ -147,13 +148,13 @@ class Surrounded(FedSpray2):
         encoder = part_of(message, "encoder")
 
         def answer() -> Tensor:
-            embedding = fedspray2._embed(encoder, batch.rows)
-            labels = ops.probabilities(_head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
+            embedding = embed(encoder, batch.rows)
+            labels = ops.probabilities(head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
             confidence = labels.amax(dim=1, keepdim=True)
             labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype)[batch.train_labels]
             around = ops.propagate(batch.mean_adjacency, embedding, batch.rows.ptr)
             context = torch.cat([label_histograms(labels, batch), around], dim=1)
-            logits = fedspray2._fuse(encoder, embedding, context, batch.rows)
+            logits = fuse(encoder, embedding, context, batch.rows)
             return torch.cat([confidence, context, logits.log_softmax(dim=1)], dim=1)
 
         known = batch.answers.ask("surrounded", encoder, answer)
@@ -189,11 +190,11 @@ class Propagated(FedSpray2):
 
         def answer() -> Tensor:
             embedding = self._embed(encoder, batch)
-            labels = ops.probabilities(_head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
+            labels = ops.probabilities(head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
             confidence = labels.amax(dim=1, keepdim=True)
             labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype)[batch.train_labels]
             histograms = label_histograms(labels, batch)
-            logits = fedspray2._fuse(encoder, embedding, histograms, batch.rows)
+            logits = fuse(encoder, embedding, histograms, batch.rows)
             return torch.cat([confidence, histograms, logits.log_softmax(dim=1)], dim=1)
 
         known = batch.answers.ask("propagated", encoder, answer)
@@ -206,8 +207,8 @@ class Propagated(FedSpray2):
         encoder = {name: value.detach().requires_grad_() for name, value in part_of(message, "encoder").items()}
         drop = Dropout(self.encoder_dropout, batch, stream_key(seed, "encoder"), 0, rows)
         embedding = drop(self._embed(encoder, batch)[batch.train])
-        losses = ops.soft_cross_entropy(_head(encoder, "feature_head", embedding, rows), targets, rows)
-        logits = fedspray2._fuse(encoder, embedding, histograms[batch.train], rows)
+        losses = ops.soft_cross_entropy(head(encoder, "feature_head", embedding, rows), targets, rows)
+        logits = fuse(encoder, embedding, histograms[batch.train], rows)
         losses = losses + ops.soft_cross_entropy(logits, targets, rows)
         gradients = torch.autograd.grad((batch.num_train * losses).sum(), list(encoder.values()))
         return dict(zip(encoder, gradients, strict=True))
@@ -238,11 +239,11 @@ class Apart(FedSpray2):
 
         def answer() -> Tensor:
             own, propagated = self._embeddings(encoder, batch)
-            labels = ops.probabilities(_head(encoder, "feature_head", own, batch.rows)).T.contiguous()
+            labels = ops.probabilities(head(encoder, "feature_head", own, batch.rows)).T.contiguous()
             confidence = labels.amax(dim=1, keepdim=True)
             labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype)[batch.train_labels]
             histograms = label_histograms(labels, batch)
-            logits = fedspray2._fuse(encoder, propagated, histograms, batch.rows)
+            logits = fuse(encoder, propagated, histograms, batch.rows)
             return torch.cat([confidence, histograms, logits.log_softmax(dim=1)], dim=1)
 
         known = batch.answers.ask("apart", encoder, answer)
@@ -255,8 +256,8 @@ class Apart(FedSpray2):
         encoder = {name: value.detach().requires_grad_() for name, value in part_of(message, "encoder").items()}
         drop = Dropout(self.encoder_dropout, batch, stream_key(seed, "encoder"), 0, rows)
         own, propagated = (drop(part[batch.train]) for part in self._embeddings(encoder, batch))
-        losses = ops.soft_cross_entropy(_head(encoder, "feature_head", own, rows), targets, rows)
-        logits = fedspray2._fuse(encoder, propagated, histograms[batch.train], rows)
+        losses = ops.soft_cross_entropy(head(encoder, "feature_head", own, rows), targets, rows)
+        logits = fuse(encoder, propagated, histograms[batch.train], rows)
         losses = losses + ops.soft_cross_entropy(logits, targets, rows)
         gradients = torch.autograd.grad((batch.num_train * losses).sum(), list(encoder.values()))
         return dict(zip(encoder, gradients, strict=True))
@@ -393,7 +394,7 @@ class Third(Gated):
         encoder = part_of(message, "encoder")
 
         def answer() -> Tensor:
-            return _head(encoder, "third", self._third(encoder, batch), batch.rows).log_softmax(dim=1)
+            return head(encoder, "third", self._third(encoder, batch), batch.rows).log_softmax(dim=1)
 
         return *self._both(client, message, batch), batch.answers.ask("third", encoder, answer)
 
@@ -401,7 +402,7 @@ class Third(Gated):
         rows, targets = batch.train_rows, batch.train_targets[:, batch.train]
         encoder = {name: value.detach().requires_grad_() for name, value in part_of(message, "encoder").items()}
         drop = Dropout(self.encoder_dropout, batch, stream_key(seed, "third"), 0, rows)
-        logits = _head(encoder, "third", drop(self._third(encoder, batch)[batch.train]), rows)
+        logits = head(encoder, "third", drop(self._third(encoder, batch)[batch.train]), rows)
         losses = batch.num_train * ops.soft_cross_entropy(logits, targets, rows)
         gradients = torch.autograd.grad(losses.sum(), list(encoder.values()), allow_unused=True)
         plain = {name: v for name, v in message.items() if not name.startswith(("encoder.third", "encoder.around"))}

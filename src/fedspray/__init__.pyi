@@ -25,6 +25,7 @@ from .algorithms.fedspray import FedSpray as FedSpray
 from .algorithms.fedspray import FedSprayNoProxies as FedSprayNoProxies
 from .algorithms.fedspray import FedSprayPlus as FedSprayPlus
 from .algorithms.fedspray2 import FedSpray2 as FedSpray2
+from .algorithms.fedspray2 import FedSpray2Shared as FedSpray2Shared
 from .algorithms.fedstar import FedStar as FedStar
 from .algorithms.gcfl import GCFL as GCFL
 from .algorithms.gcfl_plus import GCFLPlus as GCFLPlus

@@ -16,7 +16,8 @@ from torch.nn import functional
 from toys import awkward_federation, ragged_federation, stack
 
 from fedspray.algorithms._shift import SHIFTS
-from fedspray.algorithms.fedspray2 import BLENDS, ServerState, label_histograms
+from fedspray.algorithms._teacher import label_histograms
+from fedspray.algorithms.fedspray2 import BLENDS, ServerState
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Client, Federation, Split
 from fedspray.data.graph import Graph
@@ -192,6 +193,32 @@ def test_without_distillation_the_gnn_is_locals(backbone: str) -> None:
     assert not same(taught.client.gnn, local.client.gnn, 1e-4)
 
 
+@pytest.mark.parametrize("backbone", ["gcn", "sage"])
+def test_the_shared_gnn_is_fedproxs_and_all_else_is_fedspray2s(backbone: str) -> None:
+    batch = stack(ragged_federation())
+    settings: dict[str, Any] = {"hidden": 8, "dropout": 0.2}
+    shared, plain, prox, averaged = (
+        Play(build(name, backbone, **settings), batch, rounds=3)
+        for name in ("fedspray2-shared", "fedspray2", "fedprox", "fedavg")
+    )
+    assert same(shared.server.shared_gnn, prox.server.gnn)
+    assert same(shared.client.shared_optimizer, prox.client.gnn_optimizer)
+    assert same(shared.client.gnn, plain.client.gnn)
+    assert same(shared.server.encoder, plain.server.encoder)
+    assert not same(shared.server.choice_losses, plain.server.choice_losses, 1e-4)  # those of other blends
+    free = Play(build("fedspray2-shared", backbone, proximal_weight=0, **settings), batch, rounds=3)
+    assert same(free.server.shared_gnn, averaged.server.gnn)
+    bare = Play(build("fedspray2-shared", backbone, blend=0, shift=0, **settings), batch, rounds=3)
+    assert torch.allclose(bare.logits(), prox.logits().log_softmax(dim=1), rtol=0, atol=1e-12)
+
+
+def test_without_training_nodes_the_shared_gnn_stays() -> None:
+    game = Play(build("fedspray2-shared"), one_client(np.eye(3), [[], []], [0, 1, 0], train=[], val=[0, 1]))
+    start = game.server.shared_gnn
+    game.round(0)
+    assert same(game.server.shared_gnn, start)
+
+
 def test_soft_targets_by_hand() -> None:
     """p = (1/2, 1/2) everywhere: with τ below 1/2 all five nodes take part, otherwise the training nodes alone."""
     for confidence, nodes in ((0.4, [0, 1, 2, 3, 4]), (0.5, [0, 1])):
@@ -333,12 +360,13 @@ def client_accuracies(algorithm: Any, batch: GraphBatch, rounds: int) -> Tensor:
 
 
 @pytest.mark.slow
-def test_a_client_whose_labels_contradict_all_others_is_as_good_as_alone() -> None:
+@pytest.mark.parametrize("name", ["fedspray2", "fedspray2-shared"])
+def test_a_client_whose_labels_contradict_all_others_is_as_good_as_alone(name: str) -> None:
     batch = stack(contrary_federation())
     values: dict[str, Any] = {"init": "glorot", "lr": 0.01}
     local = client_accuracies(build("local", **values), batch, 30)
-    safe = client_accuracies(build("fedspray2", **values), batch, 30)
-    unsafe = client_accuracies(build("fedspray2", safety="off", **values), batch, 30)
+    safe = client_accuracies(build(name, **values), batch, 30)
+    unsafe = client_accuracies(build(name, safety="off", **values), batch, 30)
     assert unsafe[9] < local[9] - 0.3  # the teacher hurts it
     assert safe[9] >= local[9]
     assert torch.equal(safe[:9], unsafe[:9])  # nobody else is told

@@ -121,6 +121,7 @@ CHANGES: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {
         ("record_clip", 0.01, {}),
         ("reads_neighbours", False, {}),
     ],
+    "fedspray2-shared": [("proximal_weight", 10.0, {})],
     "fedstar": [
         ("walk_steps", 4, {}),
         ("degree_buckets", 0, {}),
@@ -163,6 +164,8 @@ WITHOUT_MEANING = {("scaffold", "reset_optimizer")}
 """Settings of the contract that an algorithm says it does not use."""
 INHERITED = {"fedspray-plus": "fedspray", "fedspray-no-proxies": "fedspray"}
 """Algorithms without settings of their own."""
+EXTENDING = {"gcfl-plus": "gcfl", "fedspray2-shared": "fedspray2"}
+"""Algorithms with all settings of another, and more."""
 
 CASES = [
     (name, setting, value, base)
@@ -196,5 +199,5 @@ def test_no_setting_is_left_out(name: str) -> None:
     if name in INHERITED:
         assert own == {f.name for f in fields(algorithms.find(INHERITED[name]))} - {"backbone"} - ENGINES
         return
-    parent = {setting for setting, _, _ in CHANGES["gcfl"]} if name == "gcfl-plus" else set()
+    parent = {setting for setting, _, _ in CHANGES.get(EXTENDING.get(name, ""), [])}
     assert own == {setting for setting, _, _ in CHANGES[name]} | set(COMMON) | parent

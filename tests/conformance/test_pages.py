@@ -19,8 +19,8 @@ from fedspray.data.graph import Graph
 from fedspray.nn.tree import num_bytes
 
 DOCS = Path(__file__).parents[2] / "docs"
-VARIANTS = {"fedspray-plus", "fedspray-no-proxies"}
-"""They are described on FedSpray's page."""
+VARIANTS = {"fedspray-plus", "fedspray-no-proxies", "fedspray2-shared"}
+"""They are described on the pages of FedSpray and FedSpray 2."""
 PAGES = [name for name in algorithms.names() if name not in VARIANTS]
 
 DEVIATIONS = r"^## (Deviations|Choices|Where .* differ|Where this differs|Settings: text, released code, default)"
@@ -68,6 +68,13 @@ def test_the_bytes_of_fedspray_plus_are_right() -> None:
     extra = [more - plain for plain, more in zip(bytes_sent("fedspray"), bytes_sent("fedspray-plus"), strict=True)]
     assert "52 bytes more go" in page("fedspray")
     assert extra == [4, 52]
+
+
+def test_the_bytes_of_fedspray2_shared_are_right() -> None:
+    """Those of FedAvg's GNN more, both ways."""
+    extra = [more - plain for plain, more in zip(bytes_sent("fedspray2"), bytes_sent("fedspray2-shared"), strict=True)]
+    assert extra == [bytes_sent("fedavg")[0]] * 2
+    assert f"{extra[0]:,} bytes more" in page("fedspray2")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -21,9 +21,9 @@ from reproduction.trained import experiments_folder
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
 PROTOCOL = [file for file in FILES if file.name.startswith("sota-")]
-SEVERAL = [file for file in FILES if "sota-" in file.name or file.stem == "unseen"]
+UNSEEN = [file for file in FILES if file.name.startswith("unseen-")]
+SEVERAL = [file for file in FILES if "sota-" in file.name or file in UNSEEN]
 """Studies on more than one data set."""
-UNSEEN = ROOT / "experiments" / "unseen.toml"
 TRAINED = ("figure2", "table2", "figure-lambda", "figure-dim", "table3", "table5", "noise", "gat", "auc")
 
 
@@ -51,9 +51,9 @@ def test_every_study_is_a_plan_on_the_data_set_of_its_name(file: Path) -> None:
 
 
 def test_unseen_data_are_none_that_settings_were_chosen_on() -> None:
-    plan = plan_of(UNSEEN)
-    assert set(plan.datasets) <= set(datasets.names())
-    assert {"pubmed", "physics"}.isdisjoint(plan.datasets)
+    found = [name for file in UNSEEN for name in plan_of(file).datasets]
+    assert len(found) == len(set(found)) == 7
+    assert set(found) <= set(datasets.names()) - {"pubmed", "physics"}
 
 
 @pytest.mark.parametrize("file", PROTOCOL, ids=lambda file: file.stem)

@@ -7,8 +7,12 @@ from typing import Any
 from fedspray import plugins
 from fedspray.algorithms.base import Algorithm
 
-VARIANTS = {"fedspray-plus": "fedspray:FedSprayPlus", "fedspray-no-proxies": "fedspray:FedSprayNoProxies"}
-"""Names for an algorithm with another default: at home in that algorithm's file."""
+VARIANTS = {
+    "fedspray-plus": "fedspray:FedSprayPlus",
+    "fedspray-no-proxies": "fedspray:FedSprayNoProxies",
+    "fedspray2-shared": "fedspray2:FedSpray2Shared",
+}
+"""Names for variants of an algorithm: at home in that algorithm's file."""
 
 
 def find(name: str) -> type[Algorithm[Any, Any]]:

@@ -40,16 +40,14 @@ from fedspray.algorithms._shift import (
     log_shares,
     num_val,
 )
-from fedspray.algorithms.base import Algorithm
+from fedspray.algorithms._teacher import Blend, draw_teacher, embed, fuse, head, label_histograms, node_lengths
+from fedspray.algorithms.base import Algorithm, Outputs, supervised_loss
 from fedspray.backbones.base import Dropout, setting
 from fedspray.data.batch import GraphBatch
 from fedspray.data.federation import Task
-from fedspray.data.rows import NodeRows
-from fedspray.messages import COUNTS, TRAIN_NODES, Declared, total
+from fedspray.messages import COUNTS, TRAIN_NODES, Declared, mean, total
 from fedspray.nn import ops
-from fedspray.nn.layers import Linear, draw_all
 from fedspray.nn.optim import Adam, AdamState
-from fedspray.nn.plain import linear, neighbour_sum, unit
 from fedspray.nn.tree import Message, Params, expand, part_of, prefixed, training_only
 from fedspray.seeds import stream_key, torch_generator
 
@@ -161,11 +159,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
     # ---- server -----------------------------------------------------------------------------------
 
     def init_server(self, task: Task, seed: int) -> ServerState:
-        """A drawn encoder whose structure proxies say nothing yet."""
-        head = (Linear(), self.embedding_dim, task.num_classes)
-        layers = {"embedding": (Linear(), task.num_features, self.embedding_dim), "feature_head": head}
-        encoder = draw_all({**layers, "fusion_head": head}, torch_generator(seed, "encoder"))
-        encoder["proxies"] = torch.zeros(2 * task.num_classes, task.num_classes)
+        """A drawn teacher."""
+        encoder = draw_teacher(task, self.embedding_dim, torch_generator(seed, "encoder"))
         counts, losses = torch.zeros(2, len(self._blends), len(self._shifts)), torch.zeros(len(self._blends))
         return ServerState(encoder, AdamState.zeros(encoder, 1), counts, losses, torch.zeros(()))
 
@@ -184,7 +179,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             encoder, optimizer = steps.result()
         names = ("choice_counts", "choice_losses", "num_val")
         seen = {name: self.fading * getattr(server, name) + message[name] for name in names}
-        return ServerState(encoder, optimizer, **seen)
+        return replace(server, encoder=encoder, optimizer=optimizer, **seen)
 
     def _choice(self, server: ServerState) -> tuple[float, float]:
         """The pair (w, a) with the best minority accuracy among those with at most `tolerance` more errors than needed.
@@ -307,10 +302,10 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         _, histograms, _ = self._teach(message, batch)
         encoder = {name: value.detach().requires_grad_() for name, value in part_of(message, "encoder").items()}
         drop = Dropout(self.encoder_dropout, batch, stream_key(seed, "encoder"), 0, rows)
-        before = _embed(encoder, rows)
+        before = embed(encoder, rows)
         embedding, heard = drop(before.relu()), histograms[batch.train]
-        feature_logits = _head(encoder, "feature_head", embedding, rows)
-        fusion_logits = _fuse(encoder, embedding, heard, rows)
+        feature_logits = head(encoder, "feature_head", embedding, rows)
+        fusion_logits = fuse(encoder, embedding, heard, rows)
 
         def loss(weighted: Tensor) -> Tensor:
             losses = ops.soft_cross_entropy(feature_logits, weighted, rows)
@@ -320,7 +315,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         if self.record_clip > 0:
             ends = (before, feature_logits, fusion_logits)
             deltas = torch.autograd.grad(loss(targets), ends, retain_graph=True)
-            targets = targets * (self.record_clip / _node_lengths(deltas, embedding, heard)).clamp(max=1)
+            targets = targets * (self.record_clip / node_lengths(deltas, embedding, heard)).clamp(max=1)
         gradients = torch.autograd.grad(loss(targets), list(encoder.values()))
         return dict(zip(encoder, gradients, strict=True))
 
@@ -343,8 +338,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         encoder = part_of(message, "encoder")
 
         def answer() -> Tensor:
-            embedding = _embed(encoder, batch.rows).relu()
-            labels = ops.probabilities(_head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
+            embedding = embed(encoder, batch.rows).relu()
+            labels = ops.probabilities(head(encoder, "feature_head", embedding, batch.rows)).T.contiguous()
             confidence = labels.amax(dim=1, keepdim=True)
             labels[batch.train] = torch.eye(batch.num_classes, dtype=batch.dtype, device=batch.device)[
                 batch.train_labels
@@ -352,7 +347,7 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
             histograms = label_histograms(labels, batch)
             if not self.reads_neighbours:
                 histograms = torch.zeros_like(histograms)
-            fusion_logits = _fuse(encoder, embedding, histograms, batch.rows)
+            fusion_logits = fuse(encoder, embedding, histograms, batch.rows)
             return torch.cat([confidence, histograms, fusion_logits.log_softmax(dim=1)], dim=1)
 
         known = batch.answers.cached("fedspray2 teacher", encoder, answer)
@@ -362,7 +357,12 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
 
     def _both(self, client: ClientState, message: Message, batch: GraphBatch) -> tuple[Tensor, Tensor]:
         """log ŷ and log p of all nodes, [N, C] each."""
-        return self.backbone.logits(client.gnn, batch).log_softmax(dim=1), self._teach(message, batch)[2]
+        own = self.backbone.logits(self._blended_gnn(client, message), batch)
+        return own.log_softmax(dim=1), self._teach(message, batch)[2]
+
+    def _blended_gnn(self, client: ClientState, message: Message) -> Params:
+        """ŷ of the blend; here what the client trains alone."""
+        return client.gnn
 
     def loss_logits(self, client: ClientState, message: Message, batch: GraphBatch) -> Tensor:
         """The blend, (1-w) log ŷ + w log p: neither the shift nor a client's own GNN have a say in the reported round.
@@ -398,7 +398,8 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         """GNN and teacher; it also takes ``labels`` [N], of training nodes, -1 for all others."""
         if client.alone is not None and client.alone.any():
             return self.backbone.to_torch({name: value[0] for name, value in client.kept.items()}, task)
-        gnn = self.backbone.to_torch({name: value[0] for name, value in client.gnn.items()}, task)
+        blended = self._blended_gnn(client, message)
+        gnn = self.backbone.to_torch({name: value[0] for name, value in blended.items()}, task)
         encoder = {name: value[0] for name, value in part_of(message, "encoder").items()}
         return Blend(gnn, encoder, message["blend"][0], message["shift"][0] * client.log_shares[0])
 
@@ -412,85 +413,87 @@ class FedSpray2(Algorithm[ServerState, ClientState]):
         return torch.where(ops.per_row(client.alone, batch.rows)[:, None] > 0, self._kept_logits(client, batch), logits)
 
 
-class Blend(nn.Module):
-    """A GNN and the teacher as one plain module."""
-
-    def __init__(self, gnn: nn.Module, encoder: Params, blend: Tensor, offset: Tensor) -> None:
-        super().__init__()
-        self.gnn = gnn
-        self.blend: Tensor
-        self.offset: Tensor
-        parts = ("embedding", "feature_head", "fusion_head")
-        self.embedding, self.feature_head, self.fusion_head = (
-            linear(encoder[f"{part}.weight"], encoder[f"{part}.bias"]) for part in parts
-        )
-        self.proxies = nn.Parameter(encoder["proxies"].detach().clone())
-        self.register_buffer("blend", blend.detach().clone())
-        self.register_buffer("offset", offset.detach().clone())
-
-    def forward(
-        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, labels: Tensor | None = None
-    ) -> Tensor:
-        """[N, F] → [N, C]."""
-        embedding = self.embedding(unit(x)).relu()
-        guesses = self.feature_head(embedding).softmax(dim=1)
-        if labels is not None:
-            known = torch.eye(guesses.shape[1], dtype=x.dtype, device=x.device)[labels.clamp(min=0)]
-            guesses = torch.where(labels[:, None] >= 0, known, guesses)
-        counted = torch.cat([guesses, torch.ones_like(guesses[:, :1])], dim=1)
-        once = neighbour_sum(counted, edge_index, edge_weight)
-        twice = neighbour_sum(once, edge_index, edge_weight) - once[:, -1:] * counted
-        means = [torch.where(s[:, -1:] > 0, s[:, :-1] / s[:, -1:].clamp(min=1e-30), 0) for s in (once, twice)]
-        taught = self.fusion_head(embedding) + torch.cat(means, dim=1) @ self.proxies
-        own = self.gnn(x, edge_index, edge_weight)
-        mixed: Tensor = (1 - self.blend) * own.log_softmax(dim=1) + self.blend * taught.log_softmax(dim=1)
-        return mixed - self.offset
-
-
-def label_histograms(labels: Tensor, batch: GraphBatch) -> Tensor:
-    """The mean label over the neighbours of each node, and over the ends of its two-step walks that do not return.
-
-    Of the (A²)_ij two-step walks from i to j, those that return are the deg_i with j = i: taking them off leaves
-    A(Az) - deg·z for the sum and A·deg - deg for the number. So no row depends on the node's own label (up to
-    rounding). Without neighbours, or without such walks, the mean is 0.
-
-    Shapes: labels [N, C] → [N, 2C].
-    """
-    counted = torch.cat([labels, labels.new_ones(len(labels), 1)], dim=1)  # the last column counts walks
-    once = ops.propagate(batch.adjacency, counted, batch.rows.ptr)
-    twice = ops.propagate(batch.adjacency, once, batch.rows.ptr) - once[:, -1:] * counted
-    means = [torch.where(sums[:, -1:] > 0, sums[:, :-1] / sums[:, -1:], 0) for sums in (once, twice)]
-    return torch.cat(means, dim=1)
-
-
-def _embed(encoder: Params, rows: NodeRows) -> Tensor:
-    """e before its relu, from features that are scaled to length 1."""
-    products = ops.feature_linear(rows, encoder["embedding.weight"]) * rows.to_unit_length[:, None]
-    return products + ops.per_row(encoder["embedding.bias"], rows)
-
-
-def _node_lengths(deltas: Sequence[Tensor], embedding: Tensor, histograms: Tensor) -> Tensor:
-    """[n]: an upper bound of the length of each node's gradient, exact if it has a feature (Goodfellow, 2015).
-
-    The gradient of a layer's weights is the product of its input and the loss's derivative by its output; the input is
-    the features (of length 1), the embedding, and h; biases have the input 1.
-    """
-    before, feature, fusion = (delta.square().sum(dim=1) for delta in deltas)
-    inputs = embedding.detach().square().sum(dim=1) + 1
-    squares = 2 * before + inputs * (feature + fusion) + histograms.square().sum(dim=1) * fusion
-    return squares.sqrt().clamp(min=1e-12)
-
-
-def _fuse(encoder: Params, embedding: Tensor, histograms: Tensor, rows: NodeRows) -> Tensor:
-    """The logits of p."""
-    said = ops.linear(histograms, rows.ptr, encoder["proxies"])
-    return _head(encoder, "fusion_head", embedding, rows) + said
-
-
 def _like(per_client: Tensor, value: Tensor) -> Tensor:
     """[K] with as many axes as ``value`` [K, …]."""
     return per_client.view(-1, *(1,) * (value.dim() - 1))
 
 
-def _head(encoder: Params, name: str, inputs: Tensor, rows: NodeRows) -> Tensor:
-    return ops.linear(inputs, rows.ptr, encoder[f"{name}.weight"], encoder[f"{name}.bias"])
+# ---- with a shared GNN ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SharedServerState(ServerState):
+    """FedSpray 2's, and the shared GNN."""
+
+    shared_gnn: Params
+
+
+@dataclass(frozen=True)
+class SharedClientState(ClientState):
+    """FedSpray 2's, and Adam's memory for the shared GNN."""
+
+    shared_optimizer: AdamState = training_only()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSpray2Shared(FedSpray2):
+    """FedSpray 2 that blends its teacher with one GNN for all, averaged as in FedProx: for graphs with few labels.
+
+    client:   E steps from θ on L_k(θ_k) + μ/2 · ‖θ_k - θ‖²;   else as FedSpray 2, with a GNN of its own
+    server:   θ ← Σ_k (n_k / Σ n) θ_k;                         else as FedSpray 2
+    predict:  (1-w) log ŷ_θ + w log p - a log π_k,   or the client's own GNN where that is clearly better
+
+    So θ is FedProx's and the client's own GNN is Local's, both bit for bit.
+    """
+
+    summary: ClassVar[str] = "FedSpray 2 that blends its teacher with one averaged GNN for all"
+    shares_gnn: ClassVar[bool] = True
+    uplink: ClassVar[Declared] = {**FedSpray2.uplink, "gnn.*": mean("the shared GNN after local training")}
+    downlink: ClassVar[dict[str, str]] = {**FedSpray2.downlink, "gnn.*": "the shared GNN"}
+
+    proximal_weight: float = setting(
+        0.01, "weight of the squared distance to the shared GNN (μ); 0: plain averaging", least=0
+    )
+
+    def init_server(self, task: Task, seed: int) -> ServerState:
+        """FedProx's draw too."""
+        gnn = self.backbone.draw(task, torch_generator(seed, "backbone"))
+        return SharedServerState(**vars(super().init_server(task, seed)), shared_gnn=gnn)
+
+    def broadcast(self, server: ServerState, client_ids: Sequence[int]) -> Message:
+        """The shared GNN too."""
+        assert isinstance(server, SharedServerState)
+        return {**super().broadcast(server, client_ids), **prefixed("gnn", expand(server.shared_gnn, len(client_ids)))}
+
+    def server_update(self, server: ServerState, message: Message, client_ids: Sequence[int]) -> ServerState:
+        """The mean of the clients' GNNs too; as before if nobody has training nodes."""
+        updated = super().server_update(server, message, client_ids)
+        assert isinstance(updated, SharedServerState)
+        return replace(updated, shared_gnn=part_of(message, "gnn")) if message["num_train"] > 0 else updated
+
+    def init_clients(self, task: Task, batch: GraphBatch, seed: int) -> ClientState:
+        """A second empty optimizer."""
+        own = super().init_clients(task, batch, seed)
+        return SharedClientState(**vars(own), shared_optimizer=self.empty_optimizer(own.gnn, batch))
+
+    def client_update(
+        self, client: ClientState, message: Message, batch: GraphBatch, seed: int
+    ) -> tuple[ClientState, Message]:
+        """Trains the shared GNN too."""
+        assert isinstance(client, SharedClientState)
+        start = part_of(message, "gnn")
+
+        def loss(out: Outputs) -> Tensor:
+            return supervised_loss(out.logits, batch) + self.proximal_weight / 2 * out.optimizer.distance(start)
+
+        gnn, optimizer = self.fit(start, client.shared_optimizer, batch, seed, loss if self.proximal_weight else None)
+        trained, uplink = super().client_update(client, message, batch, seed)
+        assert isinstance(trained, SharedClientState)
+        return replace(trained, shared_optimizer=optimizer), {**uplink, **prefixed("gnn", gnn)}
+
+    def uplink_of_whole(self, uplink: Message, client: ClientState, message: Message, batch: GraphBatch) -> Message:
+        """The GNN is sent as the sample trained it."""
+        return {**super().uplink_of_whole(uplink, client, message, batch), **prefixed("gnn", part_of(uplink, "gnn"))}
+
+    def _blended_gnn(self, client: ClientState, message: Message) -> Params:
+        return part_of(message, "gnn")
