@@ -3,8 +3,9 @@
     python -m experiments.advisor_unseen results/advisor/unseen.jsonl
 
 reads the finished cells of FedSpray 2 from `experiments/unseen-*.toml` in results/cells (nothing is trained), and
-writes a line for each data set as `experiments.advisor` does, with counts over all seeds. What the advisor looks at and its
-penalty were fixed before, so its errors on a data set that is left out are a fair test (`experiments.advisor_fit`).
+writes a line for each data set as `experiments.advisor` does, with counts over all seeds. What the advisor looks at
+and its penalty were fixed before, so its errors on a data set that is left out are a fair test
+(`experiments.advisor_fit`).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ FIGURES = {
     "fedspray2": (0.86, 0.60),
     "fedlit": (0.70, 0.62),
     "fedspray2 step": (0.86, 0.61),
+    "fedspray2-shared": (0.84, 0.63),
     "fedspray2 tuned": (0.87, 0.65),
 }
 
@@ -34,14 +35,19 @@ class Known(Access):
 
 
 def pretend(title: str, cells: Sequence[Cell]) -> list[Cell]:
-    """Three methods, and ours with other settings, are finished on Cora; seeds of FedSpray 2 are one point apart."""
+    """Three methods, and ours with other settings, are finished on Cora; seeds of FedSpray 2 are one point apart.
+
+    Validation nodes prefer the shared GNN on ten clients, and the other on twenty.
+    """
     ended = []
     for cell in cells:
         result = None
         if cell.dataset == "cora" and cell.method in FIGURES:
             shift = (cell.seed - 1) * (0.01 if cell.method == "fedspray2" else 0.0)
             overall, minority = FIGURES[cell.method]
-            result = CellResult({"metrics": {"overall": overall + shift, "minority": minority + shift}})
+            preferred = "fedspray2-shared" if cell.data.dataset.endswith("/10") else "fedspray2 step"
+            val = {"overall": 0.8, "minority": 0.7 if cell.method == preferred else 0.6}
+            result = CellResult({"metrics": {"overall": overall + shift, "minority": minority + shift, "val": val}})
         ended.append(replace(cell, result=result))
     return ended
 
@@ -72,16 +78,18 @@ def test_every_printed_figure_of_a_method_that_is_here_stands_beside_ours(result
 
 
 def test_findings(result: PartResult) -> None:
-    printed, tuned, alone, overall, minority, papers = result.findings
+    printed, shared, tuned, alone, chosen, overall, minority, papers = result.findings
+    assert shared.startswith("fedspray2-shared ")
     assert printed.endswith("in 1 of 2 columns: cora/10 +0.10; cora/20 −0.90.")  # 85.9 and 86.9 are printed
     assert tuned.startswith("fedspray2 tuned ")
     assert tuned.endswith("in 1 of 1 columns: cora/10 +1.10.")
     # Differences 5, 6 and 7: half = 4.303 · 1 / √3 = 2.48; three seeds are too few for a test.
     assert "cora/10 overall +6.00 (+3.52 to +8.48); cora/10 minority +20.00 (+17.52 to +22.48)" in alone
     assert ", p = " not in alone
-    where = "in 2 of 2 columns, with at least 3 finished methods each"
-    assert overall == f"fedspray2 step has the best overall accuracy {where}."
-    assert "cora/10 fedlit 62.00 against 61.00" in minority
+    assert chosen == "By validation nodes: cora/10 fedspray2-shared; cora/20 fedspray2 step."
+    where = "with at least 2 other finished methods each"
+    assert overall == f"Chosen so, it has the best overall accuracy in 2 of 2 columns, {where}."
+    assert minority.endswith(f"in 1 of 2 columns, {where}; elsewhere cora/20 fedlit 62.00 against 61.00.")
     assert "fedavg on cora/10 80.9 and 69.2" in papers
 
 
