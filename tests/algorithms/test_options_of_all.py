@@ -19,7 +19,7 @@ from fedspray.experiment import RunSettings
 from fedspray.runs.models import PersonalModel
 from fedspray.runs.settings import deciding, resolve
 
-OTHERS = [name for name in algorithms.names() if name != "fedspray2"]
+OTHERS = [name for name in algorithms.names() if "prior_shift" not in algorithms.find(name).ignores]
 
 
 def figures(federation: Federation, algorithm: str, **values: Any) -> Any:

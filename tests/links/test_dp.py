@@ -224,6 +224,7 @@ def test_with_secure_sums_each_client_adds_its_share() -> None:
         ("gcfl", "dp epsilon=1", "gnn.*, num_train"),
         ("fedavg", "dp epsilon=1 level=record", "fedspray2"),
         ("fedspray2", "dp epsilon=1 level=record", "0 (record_clip)"),
+        ("fedspray2-shared", "dp epsilon=1 level=record", "gnn.* is a mean"),
         ("fedavg", "dp epsilon=1 level=both", "level is 'both'"),
         ("fedavg", "dp epsilon=1 shares=3", "shares is 3, but 1 clients are guaranteed"),
     ],

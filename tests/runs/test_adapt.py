@@ -91,7 +91,9 @@ def test_nothing_is_shared_where_the_server_tells_clients_apart(algorithm: str, 
     assert shared_of(banks, algorithm) is None
 
 
-@pytest.mark.parametrize("algorithm", ["fedspray2", "fedspray", "fedavg", "ditto", "fedper", "scaffold"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedspray2", "fedspray2-shared", "fedspray", "fedavg", "ditto", "fedper", "scaffold"]
+)
 def test_a_file_gives_the_same_model(algorithm: str, banks: Federation, tmp_path: Path) -> None:
     others, newcomer = without(banks, 2)
     result = fs.run(others, algorithm, rounds=3, keep_split=True, progress=False, out=tmp_path / "run")

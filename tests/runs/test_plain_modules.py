@@ -47,7 +47,7 @@ def said(model: PersonalModel, client: Client) -> np.ndarray[Any, Any]:
     if graph.edge_weights is not None:
         given.append(torch.from_numpy(np.tile(graph.edge_weights, 2)).to(dtype))
     more = {}
-    if model.settings.algorithm == "fedspray2" and type(module).__name__ in ("Blend", "UnitRows"):
+    if model.settings.algorithm.startswith("fedspray2") and type(module).__name__ in ("Blend", "UnitRows"):
         more["labels"] = torch.from_numpy(np.where(client.split.train, graph.labels, -1))
     with torch.no_grad():
         return np.asarray(module(*given, **more).double().softmax(dim=1).numpy())

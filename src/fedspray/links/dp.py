@@ -70,6 +70,9 @@ class DifferentialPrivacy(Link):
         missing = [name for name in COVERED_BY_NODE if self.level == "record" and name not in declared]
         if missing:
             raise InputError(f"dp: level=record is for fedspray2, but this algorithm does not send {missing[0]}")
+        averaged = [name for name, key in fates(declared).items() if self.level == "record" and key.fate == "mean"]
+        if averaged:
+            raise InputError(f"dp: level=record covers sums over training nodes, but {averaged[0]} is a mean")
 
     @property
     def hides_evaluation(self) -> bool:
