@@ -182,6 +182,7 @@ def test_without_a_state_a_module_has_its_first_buffers() -> None:
         ("fedavg", "buffered:Wide", "gives shape [8, 64]"),
         ("ditto", "buffered:Norm", "learns running statistics"),
         ("apfl", "buffered:Norm", "learns running statistics"),
+        ("fedspray2-shared", "buffered:Norm", "learns running statistics"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_written(

@@ -448,6 +448,7 @@ class FedSpray2Shared(FedSpray2):
 
     summary: ClassVar[str] = "FedSpray 2 that blends its teacher with one averaged GNN for all"
     shares_gnn: ClassVar[bool] = True
+    one_model: ClassVar[bool] = False
     uplink: ClassVar[Declared] = {**FedSpray2.uplink, "gnn.*": mean("the shared GNN after local training")}
     downlink: ClassVar[dict[str, str]] = {**FedSpray2.downlink, "gnn.*": "the shared GNN"}
 
