@@ -74,7 +74,7 @@ def fresh(order: Order) -> PartResult:
 
 def options(order: Order) -> PartResult:
     """The same with the options of FedSpray 2 for all methods."""
-    source = "nothing; seeds 10 to 14, run once; every method's options were chosen on validation nodes of seed 200"
+    source = "nothing; seeds 10 to 14; every method's options were chosen on validation nodes of seed 200"
     return _against("options", "Fresh seeds: FedSpray 2 against all methods with its options", source, order)
 
 

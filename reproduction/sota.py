@@ -94,19 +94,20 @@ def _against_alone(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
 
 
 def _among_all(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
+    rivals = {
+        place: {name: row for name, row in methods.items() if name not in (OURS, TUNED, *SEARCHED)}
+        for place, methods in places.items()
+    }
     chosen = {
         place: max((name for name in SEARCHED if name in methods), key=lambda name: _preference(methods[name]))
         for place, methods in places.items()
-        if any(name in methods for name in SEARCHED)
-    }
-    rivals = {
-        place: {name: row for name, row in places[place].items() if name not in (OURS, TUNED, *SEARCHED)}
-        for place in chosen
+        if rivals[place] and any(name in methods for name in SEARCHED)
     }
     if not chosen:
         return []
-    told = ["By validation nodes: " + "; ".join(f"{_name(place)} {name}" for place, name in chosen.items()) + "."]
-    few = min(len(methods) for methods in rivals.values())
+    names = "; ".join(f"{_name(place)} {name}" for place, name in chosen.items())
+    told = [f"Of our two with searched settings validation nodes prefer: {names}."]
+    few = min(len(rivals[place]) for place in chosen)
     for metric in METRICS:
         others = []
         for place, name in chosen.items():
@@ -116,7 +117,7 @@ def _among_all(places: Mapping[Place, Mapping[str, Trained]]) -> list[str]:
                 others.append(f"{_name(place)} {best} {most:.2f} against {ours:.2f}")
         rest = f"; elsewhere {'; '.join(others)}" if others else ""
         where = f"in {len(chosen) - len(others)} of {len(chosen)} columns, with at least {few} other finished methods"
-        told.append(f"Chosen so, it has the best {metric} accuracy {where} each{rest}.")
+        told.append(f"That one has the best {metric} accuracy {where} each{rest}.")
     return told
 
 

@@ -86,11 +86,18 @@ def test_findings(result: PartResult) -> None:
     # Differences 5, 6 and 7: half = 4.303 · 1 / √3 = 2.48; three seeds are too few for a test.
     assert "cora/10 overall +6.00 (+3.52 to +8.48); cora/10 minority +20.00 (+17.52 to +22.48)" in alone
     assert ", p = " not in alone
-    assert chosen == "By validation nodes: cora/10 fedspray2-shared; cora/20 fedspray2 step."
+    assert chosen.endswith(" validation nodes prefer: cora/10 fedspray2-shared; cora/20 fedspray2 step.")
     where = "with at least 2 other finished methods each"
-    assert overall == f"Chosen so, it has the best overall accuracy in 2 of 2 columns, {where}."
+    assert overall == f"That one has the best overall accuracy in 2 of 2 columns, {where}."
     assert minority.endswith(f"in 1 of 2 columns, {where}; elsewhere cora/20 fedlit 62.00 against 61.00.")
     assert "fedavg on cora/10 80.9 and 69.2" in papers
+
+
+def test_without_a_finished_rival_nothing_is_said_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("local", "fedlit"):
+        monkeypatch.delitem(FIGURES, name)
+    alone = sota(Order(run_cells=pretend, access=Known([]), experiments=experiments_folder()))
+    assert not any("best" in finding for finding in alone.findings)
 
 
 def test_an_interval_of_one_seed_is_none() -> None:
